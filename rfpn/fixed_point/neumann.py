@@ -1,0 +1,68 @@
+"""The Neumann series that inverts (I − Jᵀ) in recurrent back-propagation (P-Eq 4, P-SI§2)."""
+
+from typing import Callable, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rfpn.fixed_point.iteration import sample_norm
+
+
+class NeumannSum(NamedTuple):
+    """u = Σ_k (Jᵀ)^k g and how the sum went.
+
+    total: (R, ...) the sum, float32 or wider.
+    length: (R,) int64, number of terms after g that were added, at most K.
+    truncated: (R,) bool, a term outgrew its cotangent and the series was cut there.
+    """
+
+    total: Tensor
+    length: Tensor
+    truncated: Tensor
+
+
+def neumann_series(
+    transpose: Callable[[Tensor], Tensor],
+    cotangent: Tensor,
+    terms: int,
+    growth_limit: float = 2.0,
+    tolerance: float = 0.0,
+) -> NeumannSum:
+    """Sum u = Σ_{k=0..K} (Jᵀ)^k g ≈ (I − Jᵀ)⁻¹ g for every sample on its own.
+
+    A sample's series ends for good with the first term whose norm exceeds ``growth_limit``·‖g‖, or is not finite;
+    that term is left out, so ‖u‖ ≤ (1 + growth_limit·K)‖g‖ whatever J is. The limit is above 1 because terms of a
+    non-normal contraction may grow before they shrink. Everything is relative to ‖g‖ of the same sample, so the
+    result is linear in g and independent of the batch (the released code stops on absolute norms of the batch).
+
+    Args:
+        transpose: v (R, ...) -> Jᵀv (R, ...).
+        cotangent: g = ∂L/∂h_T, (R, ...).
+        terms: K ≥ 0.
+        growth_limit: largest allowed ‖(Jᵀ)^k g‖ / ‖g‖.
+        tolerance: end a sample's series once ‖(Jᵀ)^k g‖ ≤ tolerance·‖g‖ (that term is still added); 0 sums all K
+            terms without asking the device for anything.
+    """
+    dtype = torch.promote_types(cotangent.dtype, torch.float32)
+    total = cotangent.to(dtype)
+    term = total
+    scale = sample_norm(cotangent)
+    summing = torch.ones_like(scale, dtype=torch.bool)
+    truncated = torch.zeros_like(summing)
+    length = torch.zeros_like(summing, dtype=torch.int64)
+    column = (-1,) + (1,) * (cotangent.dim() - 1)
+    for _ in range(terms):
+        term = transpose(term.to(cotangent.dtype)).to(dtype)
+        norm = sample_norm(term)
+        bounded = norm <= growth_limit * scale
+        truncated |= summing & ~bounded
+        summing = summing & bounded
+        # where, not a product: a term that overflowed must not reach the sum as NaN
+        term = torch.where(summing.view(column), term, 0.0)
+        total = total + term
+        length += summing
+        if tolerance > 0:
+            summing = summing & (norm > tolerance * scale)
+            if not summing.any():
+                break
+    return NeumannSum(total, length, truncated)

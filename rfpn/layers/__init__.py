@@ -1,0 +1,12 @@
+"""Recurrent cells and the layer that runs them. Needs torch alone.
+
+    from rfpn.layers import HGRUCell, RecurrentLayer
+    layer = RecurrentLayer(HGRUCell(25), steps=20, gradient="rbp", lipschitz=True)
+    hidden, penalty, steps, residual = layer(x)
+"""
+
+from rfpn.layers.conv_lstm import ConvLSTMCell
+from rfpn.layers.hgru import GALAHGRUCell, HGRUCell
+from rfpn.layers.recurrent import GRADIENTS, RecurrentLayer, RecurrentOutput
+
+__all__ = ["ConvLSTMCell", "GALAHGRUCell", "GRADIENTS", "HGRUCell", "RecurrentLayer", "RecurrentOutput"]

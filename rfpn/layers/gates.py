@@ -1,0 +1,55 @@
+"""Parts that the hGRU cells share: gate modules and the start values of gate biases and kernels."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+GATE_BIAS_STARTS = ("released", "chronos")
+
+
+def gate_bias_start(channels: int, steps: int, start: str = "released") -> Tensor:
+    """Start value of an input gate's bias, (C,); the update gate takes its negative.
+
+    ``chronos``: log of U(1, T − 1), meant to spread the gates' time constants over T steps (Tallec & Ollivier, 2018).
+    ``released``: U(1, T − 1) itself, as the paper's code does, which leaves the logarithm out.
+
+    Args:
+        steps: T; 1 and 2 both draw 1.
+    """
+    if start not in GATE_BIAS_STARTS:
+        raise ValueError(f"gate bias start must be one of {', '.join(GATE_BIAS_STARTS)}, got {start!r}")
+    bias = torch.empty(channels).uniform_(1, max(steps - 1, 1))
+    return bias.log() if start == "chronos" else bias
+
+
+class GALAGate(nn.Module):
+    """The GALA input gate: what (channels) times where (space), after Linsley et al., 2019.
+
+    a = V1∗ζ(V0∗h + c0) ⊙ [S1∗ζ(S0∗h + d0)] + b, ζ = softplus;
+    V0 1×1 C→C/r, V1 1×1 C/r→C, S0 3×3 C→C/2, S1 3×3 C/2→1. Input and output (R, C, H, W); the output is not squashed.
+    """
+
+    def __init__(self, channels: int, reduction: int = 4):
+        super().__init__()
+        if channels % reduction or channels % 2:
+            raise ValueError(f"GALA gate needs channels divisible by 2 and by the reduction {reduction}, got {channels}")
+        self.channel_in = nn.Conv2d(channels, channels // reduction, 1)
+        self.channel_out = nn.Conv2d(channels // reduction, channels, 1, bias=False)
+        self.spatial_in = nn.Conv2d(channels, channels // 2, 3, padding=1)
+        self.spatial_out = nn.Conv2d(channels // 2, 1, 3, padding=1, bias=False)
+        self.bias = nn.Parameter(torch.zeros(channels))
+        for conv in (self.channel_in, self.channel_out, self.spatial_in, self.spatial_out):
+            nn.init.kaiming_normal_(conv.weight)
+        nn.init.zeros_(self.channel_in.bias)
+        nn.init.zeros_(self.spatial_in.bias)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """(R, C, H, W) -> (R, C, H, W) pre-activation of the gate."""
+        what = self.channel_out(F.softplus(self.channel_in(h)))
+        where = self.spatial_out(F.softplus(self.spatial_in(h)))
+        return what * where + self.bias.view(-1, 1, 1)
+
+
+def channel_scale(channels: int, value: float) -> nn.Parameter:
+    """A learned factor per channel, (C, 1, 1)."""
+    return nn.Parameter(torch.full((channels, 1, 1), value))
