@@ -150,4 +150,38 @@ except ImportError:
         '        indexing="ij",\n',
         _MESHGRID,
     ),
+    Adaptation(
+        "detectron2/export/__init__.py",
+        "from .api import *\n",
+        """try:
+    from .api import *
+except ImportError:
+    pass
+""",
+        "the caffe2 exporters import caffe2, which torch no longer ships; tracing does without",
+    ),
+    Adaptation(
+        "detectron2/config/lazy.py",
+        "        import black\n",
+        "",
+        "black only formats a printed config and is no requirement here",
+    ),
+    Adaptation(
+        "detectron2/config/lazy.py",
+        """        try:
+            return black.format_str(py_str, mode=black.Mode())
+        except black.InvalidInput:
+            return py_str
+""",
+        """        try:
+            import black
+        except ImportError:
+            return py_str
+        try:
+            return black.format_str(py_str, mode=black.Mode())
+        except black.InvalidInput:
+            return py_str
+""",
+        "black only formats a printed config and is no requirement here",
+    ),
 )
