@@ -1,0 +1,33 @@
+"""The input filter bank."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rfpn.layers.filters import pathfinder_filter_bank
+
+REFERENCE = Path(__file__).parents[2].parent / "shared" / "reference" / "pathfinder_input_filters.npy"
+
+
+def test_gabors_have_zero_mean_and_unit_norm_and_the_disc_has_mean_one():
+    bank = pathfinder_filter_bank()
+    assert bank.shape == (25, 1, 7, 7)
+    torch.testing.assert_close(bank[:24].mean(dim=(1, 2, 3)), torch.zeros(24), atol=1e-7, rtol=0)
+    torch.testing.assert_close(bank[:24].flatten(1).norm(dim=1), torch.ones(24))
+    assert bank[24].mean().item() == pytest.approx(1)
+    assert (bank[24] > 0).sum() == 29
+
+
+def test_orientations_are_30_degrees_apart_every_second_filter():
+    bank = pathfinder_filter_bank()
+    torch.testing.assert_close(bank[6, 0], bank[0, 0].T)  # 90 degrees
+    assert bank[0, 0, 3].std() < 0.01  # stripes along the row
+    similarity = bank[:12].flatten(1) @ bank[:12].flatten(1).T
+    assert (similarity - torch.eye(12)).max() < 0.95  # twelve different ones
+
+
+@pytest.mark.skipif(not REFERENCE.is_file(), reason="no reference arrays beside the checkout")
+def test_matches_the_released_filters():
+    np.testing.assert_allclose(pathfinder_filter_bank().numpy(), np.load(REFERENCE), atol=2e-6)
