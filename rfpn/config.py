@@ -1,0 +1,102 @@
+"""Configuration keys of this project, and the one get_cfg that every program uses."""
+
+from detectron2.config import CfgNode as CN
+
+
+def get_cfg() -> CN:
+    """Detectron2's defaults plus this project's keys, with models, data sets and evaluators registered."""
+    import rfpn.data.builtin  # noqa: F401  registers data sets
+    import rfpn.modeling  # noqa: F401  registers models
+    from detectron2.config import get_cfg as detectron2_cfg
+
+    cfg = detectron2_cfg()
+    add_rfpn_config(cfg)
+    return cfg
+
+
+def add_rfpn_config(cfg: CN) -> None:
+    """Add this project's keys to a Detectron2 config. Each key carries its meaning and unit."""
+    _add_recurrent(cfg)
+    _add_pathfinder(cfg)
+    _add_training(cfg)
+
+
+def _add_recurrent(cfg: CN) -> None:
+    # Recurrent processing, shared by the mask head (HGRUMaskHead) and the Pathfinder models.
+    cfg.MODEL.RECURRENT = CN()
+    node = cfg.MODEL.RECURRENT
+    # "hgru" or "conv_lstm" (Pathfinder); the mask head always uses the hGRU with a GALA gate.
+    node.CELL = "hgru"
+    # T, steps of processing in training; at least 1.
+    node.STEPS = 20
+    # Steps in evaluation; 0 takes STEPS.
+    node.TEST_STEPS = 0
+    # Evaluation stops a sample once its relative residual is at most this; 0 runs all steps.
+    node.TEST_TOLERANCE = 0.0
+    # "bptt", "tbptt" or "rbp". C-RBP is "rbp" with LIPSCHITZ.WEIGHT > 0, C-BPTT is "bptt" with it.
+    node.GRADIENT = "rbp"
+    # Last steps that get a gradient under "tbptt".
+    node.WINDOW = 3
+    # K, terms of the Neumann series after the first, under "rbp".
+    node.NEUMANN_TERMS = 15
+    # End a sample's series once a term's norm is at most this share of the cotangent's; 0 sums all terms.
+    node.NEUMANN_TOLERANCE = 0.0
+    # A term larger than this many times the cotangent ends the series (and counts as truncated).
+    node.GROWTH_LIMIT = 2.0
+    # E, odd size of the recurrent kernels in pixels of the state; 0 takes 3 (mask head) or 15 (Pathfinder).
+    node.KERNEL_SIZE = 0
+    # "released" (the paper's code) or "printed" (the paper's equations) form of the Pathfinder hGRU.
+    node.FORM = "released"
+    # Start of gate biases: "released" U(1, T-1) or "chronos" log U(1, T-1).
+    node.GATE_BIAS = "released"
+    # The T of the gates' start values; 0 takes STEPS (mask head) or 8 (Pathfinder, as released).
+    node.GATE_STEPS = 0
+    # Groups of the mask head cell's group norms; must divide ROI_MASK_HEAD.CONV_DIM.
+    node.NORM_GROUPS = 32
+    # Lipschitz Coefficient Penalty on the last step's Jacobian.
+    node.LIPSCHITZ = CN()
+    # Weight of the penalty in the loss; 0 leaves it out.
+    node.LIPSCHITZ.WEIGHT = 0.0
+    # λ in [0, 1), column sums of the Jacobian above it are penalised.
+    node.LIPSCHITZ.COEFFICIENT = 0.9
+    # "mean_square", "sum_square" (grows with the number of RoIs) or "norm".
+    node.LIPSCHITZ.REDUCTION = "mean_square"
+    # "ones" or "rademacher" (random signs, new at every step of training).
+    node.LIPSCHITZ.PROBE = "ones"
+
+
+def _add_pathfinder(cfg: CN) -> None:
+    # Meta-architecture "PathfinderNet": filters, recurrent or feedforward layer, readout.
+    cfg.MODEL.PATHFINDER = CN()
+    node = cfg.MODEL.PATHFINDER
+    # "recurrent" or "feedforward" (the control whose layers do not share weights).
+    node.LAYER = "recurrent"
+    # C, number of input filters and of channels of the recurrent layer.
+    node.CHANNELS = 25
+    # Layers of the feedforward control.
+    node.FEEDFORWARD_LAYERS = 6
+    # "focal" (the released code) or "cross_entropy" (the paper).
+    node.LOSS = "focal"
+    # γ of the focal loss.
+    node.FOCAL_GAMMA = 2.0
+    # Supervise the readout of every step instead of the last one (needs GRADIENT "bptt").
+    node.SUPERVISE_ALL_STEPS = False
+    # Input side in pixels.
+    cfg.INPUT.PATHFINDER_SIZE = 150
+    # Target pixels are those above this value (of 1) after resizing.
+    cfg.INPUT.PATHFINDER_THRESHOLD = 0.2
+
+
+def _add_training(cfg: CN) -> None:
+    # "SGD" (Detectron2's) or "Adam"/"AdamW".
+    cfg.SOLVER.OPTIMIZER = "SGD"
+    # Non-finite losses: batches to skip (counted and logged) before the run stops.
+    cfg.SOLVER.SKIP_NONFINITE = 0
+    # Iterations whose gradients are added up before one optimizer step.
+    cfg.SOLVER.ACCUMULATE = 1
+    # Precision of autocast under SOLVER.AMP.ENABLED: "bfloat16" or "float16" (with loss scaling, CUDA only).
+    cfg.SOLVER.AMP.DTYPE = "bfloat16"
+    # Let evaluation start although the weights file lacks parameters of the model.
+    cfg.MODEL.ALLOW_MISSING_WEIGHTS = False
+    # Processes of the panoptic quality computation; at most the number of CPUs and of images.
+    cfg.TEST.PQ_WORKERS = 2

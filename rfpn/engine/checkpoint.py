@@ -1,0 +1,94 @@
+"""Checkpoints: written whole or not at all, read without running anything, summed up in one line."""
+
+import logging
+import os
+import pickle
+
+from detectron2.checkpoint import DetectionCheckpointer
+from detectron2.utils.file_io import PathManager
+
+from rfpn.engine.safe_pickle import load_arrays
+
+_PARTIAL = ".partial"
+
+
+class Checkpointer(DetectionCheckpointer):
+    """Detectron2's checkpointer with atomic writes, safe reads and a summary of what was matched.
+
+    ``incompatible`` holds the missing, unexpected and misshapen keys of the last load.
+    """
+
+    incompatible = None
+
+    def save(self, name: str, **kwargs) -> None:
+        """Write ``name``.pth; whatever happens meanwhile, the previous file and its tag stay whole."""
+        super().save(name + _PARTIAL, **kwargs)
+
+    def tag_last_checkpoint(self, last_filename_basename: str) -> None:
+        """Move a finished file to its name, then point ``last_checkpoint`` to it."""
+        final = last_filename_basename.replace(_PARTIAL, "")
+        if final != last_filename_basename:
+            partial = os.path.join(self.save_dir, last_filename_basename)
+            _flush(partial)
+            os.replace(partial, os.path.join(self.save_dir, final))
+        tag = os.path.join(self.save_dir, "last_checkpoint")
+        with open(tag + _PARTIAL, "w") as file:
+            file.write(final)
+        _flush(tag + _PARTIAL)
+        os.replace(tag + _PARTIAL, tag)
+
+    def _load_file(self, filename: str) -> dict:
+        if filename.endswith(".pkl"):
+            return _zoo_format(load_arrays(filename))
+        try:
+            return super()._load_file(filename)
+        except pickle.UnpicklingError as error:
+            raise ValueError(
+                f"{os.path.abspath(filename)} holds more than tensors and is not loaded, since reading it could run code; "
+                f"convert it with tools/convert_checkpoint.py ({str(error).splitlines()[0]})"
+            ) from None
+
+    def _load_model(self, checkpoint: dict):
+        total = len(self.model.state_dict())
+        self.incompatible = super()._load_model(checkpoint)
+        missing, unexpected, misshapen = self.incompatible
+        logging.getLogger("rfpn").info(
+            "weights: loaded %d of %d tensors; %s; %s; %s",
+            total - len(missing),
+            total,
+            _count("missing", [name for name in missing if name not in {m[0] for m in misshapen}]),
+            _count("unexpected", unexpected),
+            _count("wrong shape", [f"{name} {tuple(theirs)} for {tuple(ours)}" for name, theirs, ours in misshapen]),
+        )
+        return self.incompatible
+
+
+def check_complete(checkpointer: Checkpointer, allow_missing: bool) -> None:
+    """Raise ValueError when evaluation would run with parameters that no file gave."""
+    if checkpointer.incompatible is None:
+        missing = ["all"]
+    else:
+        missing = list(checkpointer.incompatible.missing_keys)
+    if missing and not allow_missing:
+        raise ValueError(
+            f"{_count('missing', missing)} in MODEL.WEIGHTS: evaluating random weights is refused; "
+            "set MODEL.ALLOW_MISSING_WEIGHTS True to do it all the same"
+        )
+
+
+def _zoo_format(data: dict) -> dict:
+    if "model" in data and "__author__" in data:
+        return data
+    data = data.get("blobs", data)
+    weights = {name: value for name, value in data.items() if not name.endswith("_momentum")}
+    return {"model": weights, "__author__": "Caffe2", "matching_heuristics": True}
+
+
+def _count(word: str, names: list[str]) -> str:
+    shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+    return f"{word} {len(names)}" + (f" ({shown})" if names else "")
+
+
+def _flush(path: str) -> None:
+    with PathManager.open(path, "rb+") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,101 @@
+"""One entry for every way a job is started: Detectron2's arguments, torchrun or SLURM."""
+
+import os
+import subprocess
+from datetime import timedelta
+from typing import Callable, NamedTuple
+
+import torch
+import torch.distributed as dist
+from detectron2.engine import launch as spawn
+from detectron2.utils import comm
+
+TIMEOUT = timedelta(minutes=10)
+
+
+class Place(NamedTuple):
+    """Where a process stands in a job whose processes were started from outside.
+
+    rank, world_size: over all machines. local_rank, local_size: on this machine. url: of the rendezvous.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_size: int
+    url: str
+
+
+def launch(main: Callable, args) -> None:
+    """Run ``main(args)`` in every process of the job.
+
+    Under torchrun or ``srun`` with several tasks this process is one of them; otherwise ``--num-gpus``,
+    ``--num-machines``, ``--machine-rank`` and ``--dist-url`` decide. Processes without a GPU talk through gloo.
+
+    """
+    place = find_place(os.environ)
+    if place is not None:
+        _join(place)
+        try:
+            main(args)
+        finally:
+            dist.destroy_process_group()
+        return
+    spawn(main, args.num_gpus, args.num_machines, args.machine_rank, args.dist_url, (args,), timeout=TIMEOUT)
+
+
+def check_gpus(args) -> None:
+    """Raise ValueError when the arguments ask for more GPUs than this machine has."""
+    gpus = torch.cuda.device_count()
+    outside = find_place(os.environ) is not None
+    if not outside and args.num_gpus * args.num_machines > 1 and args.num_gpus > gpus:
+        raise ValueError(
+            f"--num-gpus {args.num_gpus} but this machine has {gpus}; for CPU processes use torchrun --nproc-per-node"
+        )
+
+
+def find_place(environment) -> Place | None:
+    """This process's place from torchrun's or SLURM's variables, or None where neither started it."""
+    if {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"} <= environment.keys():
+        world_size = int(environment["WORLD_SIZE"])
+        local_size = int(environment.get("LOCAL_WORLD_SIZE", world_size))
+        return Place(int(environment["RANK"]), world_size, int(environment["LOCAL_RANK"]), local_size, "env://")
+    if int(environment.get("SLURM_NTASKS", 1)) > 1 and "SLURM_PROCID" in environment:
+        world_size = int(environment["SLURM_NTASKS"])
+        machines = int(environment.get("SLURM_NNODES", 1))
+        port = 20000 + int(environment.get("SLURM_JOB_ID", 0)) % 20000
+        return Place(
+            int(environment["SLURM_PROCID"]),
+            world_size,
+            int(environment["SLURM_LOCALID"]),
+            world_size // machines,
+            f"tcp://{_first_host(environment)}:{port}",
+        )
+    return None
+
+
+def _first_host(environment) -> str:
+    if "MASTER_ADDR" in environment:
+        return environment["MASTER_ADDR"]
+    nodes = environment["SLURM_NODELIST"]
+    if "[" not in nodes:
+        return nodes.split(",")[0]
+    return subprocess.check_output(["scontrol", "show", "hostnames", nodes], text=True).split()[0]
+
+
+def _join(place: Place) -> None:
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(place.local_rank)
+    dist.init_process_group(
+        "nccl" if cuda else "gloo", place.url, timeout=TIMEOUT, world_size=place.world_size, rank=place.rank
+    )
+    if hasattr(comm, "create_local_process_group"):
+        comm.create_local_process_group(place.local_size)
+        return
+    # Detectron2 0.6 sets its local group only in its own launcher
+    for first in range(0, place.world_size, place.local_size):
+        ranks = list(range(first, first + place.local_size))
+        group = dist.new_group(ranks)
+        if place.rank in ranks:
+            comm._LOCAL_PROCESS_GROUP = group

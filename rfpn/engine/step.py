@@ -1,0 +1,116 @@
+"""One training step: autocast, gradient accumulation, and what happens to non-finite losses."""
+
+import contextlib
+import logging
+import time
+
+import torch
+import torch.distributed as dist
+from detectron2.engine import SimpleTrainer
+from detectron2.utils import comm
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class TrainStep(SimpleTrainer):
+    """Detectron2's step plus autocast in either half precision, accumulation and an agreed answer to NaN.
+
+    A step whose loss or gradient is not finite on any process never reaches the weights. All processes skip it
+    together, or, once ``skip_nonfinite`` were skipped, end together with the names of the losses.
+    """
+
+    def __init__(
+        self, model, data_loader, optimizer, amp_dtype: str | None = None, accumulate: int = 1, skip_nonfinite: int = 0
+    ):
+        """
+        Args:
+            amp_dtype: None (no autocast), "bfloat16" or "float16". accumulate: batches for one optimizer step, ≥ 1.
+            skip_nonfinite: bad steps to skip in the whole run.
+        """
+        super().__init__(model, data_loader, optimizer)
+        if amp_dtype is not None and amp_dtype not in DTYPES:
+            raise ValueError(f"SOLVER.AMP.DTYPE must be one of {', '.join(DTYPES)}, got {amp_dtype!r}")
+        if accumulate < 1:
+            raise ValueError(f"SOLVER.ACCUMULATE must be at least 1, got {accumulate}")
+        if skip_nonfinite < 0:
+            raise ValueError(f"SOLVER.SKIP_NONFINITE must be at least 0, got {skip_nonfinite}")
+        self.amp_dtype = DTYPES[amp_dtype] if amp_dtype else None
+        self.accumulate = accumulate
+        self.skip_nonfinite = skip_nonfinite
+        self.skipped = 0
+        self.scaler = torch.amp.GradScaler(enabled=amp_dtype == "float16" and torch.cuda.is_available())
+
+    def run_step(self):
+        """One optimizer step from ``accumulate`` batches."""
+        self.optimizer.zero_grad()
+        data_time = 0.0
+        totals: dict[str, Tensor] = {}
+        for index in range(self.accumulate):
+            start = time.perf_counter()
+            data = next(self._data_loader_iter)
+            data_time += time.perf_counter() - start
+            with self._synchronise(index == self.accumulate - 1):
+                losses = self._losses(data)
+                self.scaler.scale(sum(losses.values())).backward()
+            for key, value in losses.items():
+                totals[key] = totals.get(key, 0) + value.detach()
+        self.scaler.unscale_(self.optimizer)
+        if self._finite(totals):
+            self._write_metrics(totals, data_time)
+            self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def state_dict(self):
+        """Optimizer, loss scale and count of skipped steps."""
+        state = super().state_dict()
+        state["grad_scaler"] = self.scaler.state_dict()
+        state["skipped"] = self.skipped
+        return state
+
+    def load_state_dict(self, state_dict):
+        """Restore what :meth:`state_dict` gave."""
+        super().load_state_dict(state_dict)
+        self.scaler.load_state_dict(state_dict["grad_scaler"])
+        self.skipped = state_dict["skipped"]
+
+    def _losses(self, data) -> dict[str, Tensor]:
+        with contextlib.ExitStack() as stack:
+            if self.amp_dtype is not None:
+                device = next(self.model.parameters()).device.type
+                stack.enter_context(torch.autocast(device, self.amp_dtype))
+            return {key: value / self.accumulate for key, value in self.model(data).items()}
+
+    def _synchronise(self, last: bool):
+        postponed = not last and isinstance(self.model, DistributedDataParallel)
+        return self.model.no_sync() if postponed else contextlib.nullcontext()
+
+    def _finite(self, losses: dict[str, Tensor]) -> bool:
+        """Whether the step may be taken; the same answer on every process."""
+        values = torch.stack([value.float() for value in losses.values()])
+        norms = torch._foreach_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        gradient = torch.stack([norm.float() for norm in norms]).sum()
+        # under float16 the scaler itself skips steps whose gradient overflowed
+        bad = ~torch.isfinite(values).all() | (~torch.isfinite(gradient) & (not self.scaler.is_enabled()))
+        flag = bad.to(torch.int32)
+        if comm.get_world_size() > 1:
+            dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+        if not flag.item():
+            return True
+        self._refuse([key for key, value in zip(losses, values.tolist()) if not _is_finite(value)] or ["gradient"])
+        return False
+
+    def _refuse(self, names: list[str]) -> None:
+        names = sorted({name for some in comm.all_gather(names) for name in some})
+        if len(names) > 1 and "gradient" in names:
+            names.remove("gradient")
+        message = f"iteration {self.iter}: not finite: {', '.join(names)}"
+        if self.skipped >= self.skip_nonfinite:
+            raise FloatingPointError(f"{message}; the weights were not changed and the last checkpoint is good")
+        self.skipped += 1
+        logging.getLogger("rfpn").warning("%s; batch skipped (%d of %d)", message, self.skipped, self.skip_nonfinite)
+
+
+def _is_finite(value: float) -> bool:
+    return value - value == 0

@@ -1,0 +1,36 @@
+"""The one place that builds evaluators."""
+
+import os
+
+from detectron2.config import CfgNode
+from detectron2.data import MetadataCatalog
+from detectron2.evaluation import COCOEvaluator, DatasetEvaluator, DatasetEvaluators, SemSegEvaluator
+
+from rfpn.evaluation.panoptic import PanopticEvaluator
+from rfpn.evaluation.pathfinder import PathfinderEvaluator
+
+
+def build_evaluator(cfg: CfgNode, dataset_name: str, output_folder: str | None = None) -> DatasetEvaluator:
+    """Evaluators for a data set by its ``evaluator_type``.
+
+    ``coco_panoptic_seg``: semantic mIoU, box and mask AP, PQ; ``sem_seg`` and ``coco``: the first, the second;
+    ``pathfinder``: IoU of the target contour.
+
+    Raises:
+        ValueError: naming the data set whose type is unknown.
+    """
+    folder = output_folder or os.path.join(cfg.OUTPUT_DIR, "inference")
+    kind = MetadataCatalog.get(dataset_name).evaluator_type
+    if kind == "pathfinder":
+        return PathfinderEvaluator(dataset_name)
+    evaluators = []
+    if kind in ("sem_seg", "coco_panoptic_seg") and cfg.MODEL.META_ARCHITECTURE != "GeneralizedRCNN":
+        evaluators.append(SemSegEvaluator(dataset_name, distributed=True, output_dir=folder))
+    if kind in ("coco", "coco_panoptic_seg"):
+        tasks = ("bbox", "segm") if cfg.MODEL.MASK_ON else ("bbox",)
+        evaluators.append(COCOEvaluator(dataset_name, tasks, distributed=True, output_dir=folder))
+    if kind == "coco_panoptic_seg" and cfg.MODEL.META_ARCHITECTURE != "GeneralizedRCNN":
+        evaluators.append(PanopticEvaluator(dataset_name, folder, workers=cfg.TEST.PQ_WORKERS))
+    if not evaluators:
+        raise ValueError(f"data set {dataset_name}: no evaluator for evaluator_type {kind!r}")
+    return DatasetEvaluators(evaluators)

@@ -1,0 +1,5 @@
+"""Models in Detectron2's registries; importing this package registers them."""
+
+from rfpn.modeling.mask_head import HGRUMaskHead
+
+__all__ = ["HGRUMaskHead"]

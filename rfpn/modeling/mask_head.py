@@ -1,0 +1,107 @@
+"""The recurrent mask head of R-FPN: one hGRU in place of Mask R-CNN's four convolutions (P§4.2)."""
+
+from detectron2.config import configurable
+from detectron2.layers import ShapeSpec, get_norm
+from detectron2.modeling.roi_heads.mask_head import ROI_MASK_HEAD_REGISTRY, BaseMaskRCNNHead
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rfpn.layers import GALAHGRUCell, RecurrentLayer
+from rfpn.modeling.recurrent import recurrent_options
+
+
+@ROI_MASK_HEAD_REGISTRY.register()
+class HGRUMaskHead(BaseMaskRCNNHead):
+    """GALA hGRU on the pooled features, then norm, ReLU(2×2 deconvolution), 1×1 to class masks.
+
+    Training returns ``loss_mask`` and, where the penalty is on, ``loss_lipschitz``. Evaluation sets ``pred_masks``
+    and, where per-RoI stopping is on, ``mask_steps`` (steps each RoI used) on the instances.
+    """
+
+    @configurable
+    def __init__(
+        self,
+        input_channels: int,
+        *,
+        num_classes: int,
+        deconv_channels: int,
+        kernel_size: int = 3,
+        norm: str = "SyncBN",
+        norm_groups: int = 32,
+        gate_bias: str = "released",
+        gate_steps: int = 20,
+        lipschitz_weight: float = 0.0,
+        recurrent: dict,
+        **kwargs,
+    ):
+        """
+        Args:
+            input_channels: C of the pooled features; also the hidden state's.
+            num_classes: number of masks, 1 if class agnostic.
+            deconv_channels: channels of the upsampled features.
+            norm: readout norm, a name Detectron2 knows; "SyncBN" works with zero RoIs and on one process too.
+            norm_groups, kernel_size, gate_bias, gate_steps: of the cell.
+            lipschitz_weight: of the penalty in the loss.
+            recurrent: keyword arguments of RecurrentLayer.
+            kwargs: of BaseMaskRCNNHead (loss_weight, vis_period).
+        """
+        super().__init__(**kwargs)
+        self.lipschitz_weight = lipschitz_weight
+        cell = GALAHGRUCell(
+            input_channels, kernel_size, groups=norm_groups, gate_bias=gate_bias, gate_steps=gate_steps
+        )
+        self.recurrent = RecurrentLayer(cell, **recurrent)
+        self.norm = _readout_norm(norm, input_channels)
+        self.deconv = nn.ConvTranspose2d(input_channels, deconv_channels, 2, stride=2)
+        self.predictor = nn.Conv2d(deconv_channels, num_classes, 1)
+        nn.init.kaiming_normal_(self.deconv.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.zeros_(self.deconv.bias)
+        nn.init.normal_(self.predictor.weight, std=0.001)
+        nn.init.zeros_(self.predictor.bias)
+
+    @classmethod
+    def from_config(cls, cfg, input_shape: ShapeSpec) -> dict:
+        """Arguments from a config. Raises ValueError naming the key that cannot work."""
+        node, head = cfg.MODEL.RECURRENT, cfg.MODEL.ROI_MASK_HEAD
+        channels = input_shape.channels
+        if node.NORM_GROUPS < 1 or channels % node.NORM_GROUPS:
+            raise ValueError(
+                f"MODEL.RECURRENT.NORM_GROUPS must divide the {channels} channels of the mask head, got {node.NORM_GROUPS}"
+            )
+        if node.KERNEL_SIZE < 0 or node.KERNEL_SIZE and node.KERNEL_SIZE % 2 == 0:
+            raise ValueError(f"MODEL.RECURRENT.KERNEL_SIZE must be odd, or 0 for 3, got {node.KERNEL_SIZE}")
+        return {
+            **super().from_config(cfg, input_shape),
+            "input_channels": channels,
+            "num_classes": 1 if head.CLS_AGNOSTIC_MASK else cfg.MODEL.ROI_HEADS.NUM_CLASSES,
+            "deconv_channels": head.CONV_DIM,
+            "kernel_size": node.KERNEL_SIZE or 3,
+            "norm": head.NORM,
+            "norm_groups": node.NORM_GROUPS,
+            "gate_bias": node.GATE_BIAS,
+            "gate_steps": node.GATE_STEPS or node.STEPS,
+            "lipschitz_weight": node.LIPSCHITZ.WEIGHT,
+            "recurrent": recurrent_options(cfg),
+        }
+
+    def layers(self, hidden: Tensor) -> Tensor:
+        """Readout: hidden state (R, C, H, W) -> mask logits (R, num_classes, 2H, 2W)."""
+        return self.predictor(F.relu(self.deconv(self.norm(hidden))))
+
+    def forward(self, x: Tensor, instances: list):
+        """Pooled features (R, C, H, W) and instances -> dict of losses in training, instances in evaluation."""
+        output = self.recurrent(x)
+        result = super().forward(output.hidden, instances)
+        if self.training:
+            if self.lipschitz_weight > 0:
+                result["loss_lipschitz"] = output.penalty * self.lipschitz_weight
+        elif self.recurrent.test_tolerance > 0:
+            for image, steps in zip(result, output.steps.split([len(i) for i in result])):
+                image.mask_steps = steps
+        return result
+
+
+def _readout_norm(name: str, channels: int) -> nn.Module:
+    # Detectron2's own synchronised norm also takes zero RoIs on some or all processes, and runs on CPU
+    norm = get_norm("naiveSyncBN_N" if name == "SyncBN" else name, channels)
+    return nn.Identity() if norm is None else norm

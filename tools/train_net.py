@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Train or evaluate any model of this project.
+
+    python tools/train_net.py --config-file configs/COCO-PanopticSegmentation/rfpn_R_50_1x.yaml --num-gpus 8
+    torchrun --nproc-per-node 4 tools/train_net.py --config-file ...
+    python tools/train_net.py --config-file ... --eval-only MODEL.WEIGHTS output/model_final.pth
+"""
+
+from detectron2.engine import default_argument_parser
+from detectron2.evaluation import verify_results
+from detectron2.utils import comm
+
+from rfpn.engine.checkpoint import Checkpointer, check_complete
+from rfpn.engine.launch import check_gpus, launch
+from rfpn.engine.setup import one_line_errors, setup
+from rfpn.engine.trainer import Trainer
+
+
+def main(args):
+    """What every process of the job does."""
+    if args.eval_only:
+        return evaluate(args)
+    with one_line_errors():
+        trainer = Trainer(setup(args))
+        trainer.resume_or_load(resume=args.resume)
+    return trainer.train()
+
+
+def evaluate(args):
+    """Score MODEL.WEIGHTS on DATASETS.TEST."""
+    with one_line_errors():
+        cfg = setup(args)
+        model = Trainer.build_model(cfg)
+        checkpointer = Checkpointer(model, save_dir=cfg.OUTPUT_DIR)
+        checkpointer.resume_or_load(cfg.MODEL.WEIGHTS, resume=args.resume)
+        check_complete(checkpointer, cfg.MODEL.ALLOW_MISSING_WEIGHTS)
+    results = Trainer.test(cfg, model)
+    if comm.is_main_process():
+        verify_results(cfg, results)
+    return results
+
+
+if __name__ == "__main__":
+    arguments = default_argument_parser().parse_args()
+    with one_line_errors():
+        check_gpus(arguments)
+    launch(main, arguments)
