@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Makes the procedural panoptic set ``scenes`` in COCO's layout; see datasets/README.md.
+
+    python datasets/prepare_scenes.py --output datasets/scenes --train 2000 --val 200 --workers 4
+
+The same options and seed give the same bytes for any number of workers. Where the same set is there, nothing is done.
+"""
+
+import argparse
+import os
+import sys
+
+from tqdm import tqdm
+
+from rfpn.data.scenes.dataset import IMAGE_FORMATS, write_scenes
+from rfpn.data.scenes.render import SceneOptions
+
+
+def build_parser() -> argparse.ArgumentParser:
+    default = SceneOptions()
+    root = os.path.join(os.getenv("DETECTRON2_DATASETS", "datasets"), "scenes")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", default=root, help="folder (default: %(default)s)")
+    parser.add_argument("--train", type=int, default=2000, help="scenes for training, 0 for none (default: %(default)s)")
+    parser.add_argument("--val", type=int, default=200, help="scenes for validation, 0 for none (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: all CPUs)")
+    parser.add_argument("--image-format", choices=IMAGE_FORMATS, default="png")
+    look = parser.add_argument_group("look of the scenes")
+    look.add_argument("--size", type=int, nargs=2, metavar=("H", "W"), default=(default.height, default.width))
+    look.add_argument("--things", type=int, nargs=2, metavar=("MIN", "MAX"), default=default.things)
+    look.add_argument(
+        "--thing-size", type=float, nargs=2, metavar=("MIN", "MAX"), default=default.thing_size,
+        help="diameters, share of the shorter side (default: %(default)s)",
+    )  # fmt: skip
+    look.add_argument("--stuff", type=int, nargs=2, metavar=("MIN", "MAX"), default=default.stuff, help="stuff classes")
+    look.add_argument("--clutter", type=int, nargs=2, metavar=("MIN", "MAX"), default=default.clutter)
+    look.add_argument("--occlusion", type=float, default=default.occlusion, help="probability of overlap, a thing")
+    look.add_argument(
+        "--texture-conflict", type=float, default=default.texture_conflict,
+        help="share of scenes where a thing bears the texture of the stuff beside it (default: %(default)s)",
+    )  # fmt: skip
+    look.add_argument("--noise", type=float, default=default.noise, help="pixel noise, of 255")
+    return parser
+
+
+def main() -> int:
+    args = build_parser().parse_args()
+    options = SceneOptions(
+        height=args.size[0],
+        width=args.size[1],
+        things=tuple(args.things),
+        thing_size=tuple(args.thing_size),
+        stuff=tuple(args.stuff),
+        occlusion=args.occlusion,
+        clutter=tuple(args.clutter),
+        texture_conflict=args.texture_conflict,
+        noise=args.noise,
+    )
+    for split, count in (("train", args.train), ("val", args.val)):
+        if count == 0:
+            continue
+        try:
+            made = write_scenes(
+                args.output,
+                split,
+                count,
+                seed=args.seed,
+                options=options,
+                image_format=args.image_format,
+                workers=args.workers,
+                progress=lambda results: tqdm(results, total=count, desc=f"scenes {split}"),
+            )
+        except (ValueError, OSError) as error:
+            print(f"prepare_scenes: {error}", file=sys.stderr)
+            return 1
+        print(f"{args.output}: {count} {split} scenes " + ("made" if made else "there already"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Datasets, mappers and checks. Import the submodule you need: this package itself imports nothing."""

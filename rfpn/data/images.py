@@ -1,0 +1,77 @@
+"""Reading pictures safely: every mode is converted on purpose, and an error always names the file."""
+
+from typing import Optional
+
+import numpy as np
+from PIL import Image, ImageFile, ImageOps
+
+# Greys of 16 bits: Pillow saturates them when it converts to 8 bits.
+_SIXTEEN_BIT_MODES = ("I;16", "I;16L", "I;16B", "I;16N")
+_ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
+_OPAQUE_MODES = ("1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
+
+
+def load_image(path: str) -> Image.Image:
+    """Opens and fully decodes ``path``.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is no picture, is truncated, or is above Pillow's pixel limit.
+    """
+    if ImageFile.LOAD_TRUNCATED_IMAGES:
+        raise ValueError(f"{path}: PIL.ImageFile.LOAD_TRUNCATED_IMAGES is set, which hides damage; unset it")
+    try:
+        with Image.open(path) as image:
+            image.load()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: no such image") from None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{path}: unreadable image ({error})") from error
+    return image
+
+
+def read_image(path: str, format: Optional[str] = "BGR") -> np.ndarray:
+    """A picture as Detectron2's ``read_image`` gives it, for every mode that Pillow reads.
+
+    EXIF orientation is applied. Greys of 16 bits are rescaled from [0, 65535] to [0, 255]. Transparent pixels
+    are laid over white, so that hidden colours don't show. Palette and CMYK pictures become RGB.
+
+    Args:
+        format: "BGR", "RGB", "L" or "YUV-BT.601".
+
+    Returns:
+        (H, W, C) array, uint8 in [0, 255] (float for YUV-BT.601).
+
+    Raises:
+        FileNotFoundError, ValueError: as :func:`load_image`; or the mode (32-bit integer or float) has no known range.
+    """
+    from detectron2.data.detection_utils import convert_PIL_to_numpy
+
+    image = ImageOps.exif_transpose(load_image(path))
+    return convert_PIL_to_numpy(_to_eight_bits(image, path), format)
+
+
+def _to_eight_bits(image: Image.Image, path: str) -> Image.Image:
+    if image.mode in _SIXTEEN_BIT_MODES:
+        return Image.fromarray(np.rint(np.asarray(image) / 257).astype(np.uint8))
+    if image.mode in _ALPHA_MODES or "transparency" in image.info:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, image).convert("RGB")
+    if image.mode not in _OPAQUE_MODES:
+        raise ValueError(
+            f"{path}: pictures of mode {image.mode} have no known range; save it with 8 or 16 bits a channel"
+        )
+    return image
+
+
+def read_label_map(path: str) -> np.ndarray:
+    """A label map (H, W) uint8, one channel; for a palette picture the stored indices, not the colours' greys.
+
+    Raises:
+        FileNotFoundError, ValueError: as :func:`load_image`; or the picture has several channels or 16 bits.
+    """
+    image = load_image(path)
+    if image.mode not in ("L", "P"):
+        raise ValueError(f"{path}: a label map has one 8-bit channel, got mode {image.mode}")
+    return np.array(image)

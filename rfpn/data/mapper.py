@@ -1,0 +1,120 @@
+"""The dataset mapper of panoptic training: Detectron2's, with safe reading and checked labels."""
+
+import copy
+
+import numpy as np
+import torch
+from detectron2.config import configurable
+from detectron2.data import DatasetMapper, detection_utils
+from detectron2.data import transforms as T
+from detectron2.structures import BitMasks, Boxes, Instances, PolygonMasks
+
+from rfpn.data.annotations import IGNORE_LABEL
+from rfpn.data.images import read_image, read_label_map
+
+# Of no use to models, and large.
+_ANNOTATION_KEYS = ("annotations", "sem_seg_file_name", "pan_seg_file_name", "segments_info")
+
+
+class PanopticMapper(DatasetMapper):
+    """Maps dataset dicts to model inputs as :class:`detectron2.data.DatasetMapper` does, and beyond that
+
+    - reads pictures with :func:`rfpn.data.images.read_image`: all modes, and errors that name the file;
+    - checks the label map's values on the host, before they reach the device;
+    - gives every training record ``instances`` with ``gt_boxes``, ``gt_classes`` and ``gt_masks``, also where the
+      picture has no instance or augmentation removes them all.
+    """
+
+    @configurable
+    def __init__(self, is_train: bool, *, sem_seg_classes: int, ignore_label: int = IGNORE_LABEL, **kwargs):
+        """
+        Args:
+            is_train: training or inference.
+            sem_seg_classes: values of the label map lie in [0, sem_seg_classes) or equal ``ignore_label``.
+            kwargs: as :class:`detectron2.data.DatasetMapper`.
+        """
+        super().__init__(is_train, **kwargs)
+        self.sem_seg_classes = sem_seg_classes
+        self.ignore_label = ignore_label
+
+    @classmethod
+    def from_config(cls, cfg, is_train: bool = True):
+        return {
+            **super().from_config(cfg, is_train),
+            "sem_seg_classes": cfg.MODEL.SEM_SEG_HEAD.NUM_CLASSES,
+            "ignore_label": cfg.MODEL.SEM_SEG_HEAD.IGNORE_VALUE,
+        }
+
+    def __call__(self, dataset_dict: dict) -> dict:
+        """
+        Returns:
+            ``image`` (C, H, W) uint8 and the record's own keys; in training also ``instances`` and, where the record
+            has a label map, ``sem_seg`` (H, W) int64.
+
+        Raises:
+            FileNotFoundError, ValueError: a picture is missing, unreadable, or its labels are out of range.
+        """
+        record = copy.deepcopy(dataset_dict)
+        image = read_image(record["file_name"], self.image_format)
+        detection_utils.check_image_size(record, image)
+        has_labels = self.is_train and "sem_seg_file_name" in record
+        labels = self.read_semantic(record["sem_seg_file_name"]) if has_labels else None
+        if labels is not None and labels.shape != image.shape[:2]:
+            raise ValueError(
+                f"{record['sem_seg_file_name']}: label map {labels.shape} does not fit its picture {image.shape[:2]}"
+            )
+        annotations = record.get("annotations", [])
+        for key in _ANNOTATION_KEYS:
+            record.pop(key, None)
+
+        augmented = T.AugInput(image, sem_seg=labels)
+        transforms = self.augmentations(augmented)
+        image, labels = augmented.image, augmented.sem_seg
+        record["image"] = torch.as_tensor(np.ascontiguousarray(image.transpose(2, 0, 1)))
+        if labels is not None:
+            record["sem_seg"] = torch.as_tensor(labels.astype("long"))
+        if self.proposal_topk is not None:
+            detection_utils.transform_proposals(
+                record, image.shape[:2], transforms, proposal_topk=self.proposal_topk
+            )
+        if self.is_train:
+            record["annotations"] = annotations
+            self._transform_annotations(record, transforms, image.shape[:2])
+        return record
+
+    def read_semantic(self, path: str) -> np.ndarray:
+        """The label map (H, W) uint8 at ``path``.
+
+        Raises:
+            ValueError: a value is neither a semantic class nor the ignored label.
+        """
+        labels = read_label_map(path)
+        wrong = labels[(labels >= self.sem_seg_classes) & (labels != self.ignore_label)]
+        if wrong.size:
+            raise ValueError(
+                f"{path}: has the value {wrong[0]}, but MODEL.SEM_SEG_HEAD.NUM_CLASSES is {self.sem_seg_classes} "
+                f"(stuff classes and class 0 for things) and void is {self.ignore_label}"
+            )
+        return labels
+
+    def _transform_annotations(self, dataset_dict: dict, transforms, image_shape: tuple) -> None:
+        if any(a.get("iscrowd", 0) == 0 for a in dataset_dict["annotations"]):
+            self._check_mask_format(dataset_dict)
+            super()._transform_annotations(dataset_dict, transforms, image_shape)
+        else:
+            del dataset_dict["annotations"]
+            dataset_dict["instances"] = self._no_instances(image_shape)
+
+    def _check_mask_format(self, record: dict) -> None:
+        if self.use_instance_mask and self.instance_mask_format == "polygon":
+            if any(isinstance(a.get("segmentation"), dict) for a in record["annotations"] if not a.get("iscrowd", 0)):
+                raise ValueError(
+                    f"the instances of {record['file_name']} are RLE masks; set INPUT.MASK_FORMAT to 'bitmask'"
+                )
+
+    def _no_instances(self, image_shape: tuple) -> Instances:
+        instances = Instances(image_shape, gt_boxes=Boxes(torch.zeros(0, 4)), gt_classes=torch.zeros(0).long())
+        if self.use_instance_mask:
+            polygon = self.instance_mask_format == "polygon"
+            instances.gt_masks = PolygonMasks([]) if polygon else BitMasks(torch.zeros(0, *image_shape))
+        return instances

@@ -1,0 +1,243 @@
+"""Registers COCO panoptic sets (JSON + PNG folder) in the "separated" form that Panoptic FPN trains on.
+
+In that form each record holds instances (``annotations``) and the path of a label map (``sem_seg_file_name``), each
+with contiguous ids of their own: classes 0..n_things - 1, and semantic ids 0 things, 1..n_stuff, 255 void. So
+``MODEL.ROI_HEADS.NUM_CLASSES == n_things`` and ``MODEL.SEM_SEG_HEAD.NUM_CLASSES == n_stuff + 1``.
+"""
+
+import logging
+import os
+from typing import Optional
+
+from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.data.datasets.coco import load_coco_json
+from iopath.common.file_io import file_lock
+
+from rfpn.data.annotations import (
+    IGNORE_LABEL,
+    Categories,
+    read_instances_json,
+    read_json,
+    read_panoptic_json,
+    split_categories,
+)
+from rfpn.data.check import PREPARE_COMMAND, check_files, check_instances
+from rfpn.data.semantic import Split, prepare_split, split_of_folder, write_json
+
+logger = logging.getLogger(__name__)
+
+_registered = {}  # name -> the arguments it was registered with
+_DEFAULT_COLORS = ((220, 20, 60), (70, 130, 180), (107, 142, 35), (190, 153, 153), (250, 170, 30), (0, 80, 100))
+
+
+def panoptic_metadata(categories: list, source: str) -> dict:
+    """Detectron2 metadata of COCO panoptic ``categories``, for training, evaluation and drawing.
+
+    Raises:
+        ValueError: a field is missing, or ids repeat; the message starts with ``source``.
+    """
+    split = split_categories(categories, source)
+    colors = {
+        c["id"]: list(c.get("color", _DEFAULT_COLORS[i % len(_DEFAULT_COLORS)]))
+        for i, c in enumerate(split.things + split.stuff)
+    }
+    return {
+        "thing_classes": [c["name"] for c in split.things],
+        "thing_colors": [colors[c["id"]] for c in split.things],
+        "thing_dataset_id_to_contiguous_id": split.thing_ids(),
+        "stuff_classes": ["things"] + [c["name"] for c in split.stuff],
+        "stuff_colors": [[82, 18, 128]] + [colors[c["id"]] for c in split.stuff],
+        # Dataset id 0 is no category: it stands for "things", as in Detectron2's own COCO metadata.
+        "stuff_dataset_id_to_contiguous_id": {0: 0, **split.stuff_ids()},
+        "ignore_label": IGNORE_LABEL,
+        "evaluator_type": "coco_panoptic_seg",
+    }
+
+
+def register_panoptic(
+    name: str,
+    *,
+    image_root: str,
+    panoptic_root: str,
+    panoptic_json: str,
+    sem_seg_root: Optional[str] = None,
+    instances_json: Optional[str] = None,
+    derived_dir: Optional[str] = None,
+    categories: Optional[list] = None,
+) -> None:
+    """Registers one split of a COCO panoptic set. Things-only and stuff-only sets are fine, as are ids in any order.
+
+    Args:
+        image_root: folder of the ``file_name`` of the JSON's ``images`` (any extension).
+        panoptic_root: folder of panoptic PNGs.
+        panoptic_json: COCO panoptic JSON.
+        sem_seg_root, instances_json: label maps ``panoptic_stuff_*`` and COCO instances. Give both, or neither:
+            then they are made from the panoptic annotation at first use, in ``derived_dir``.
+        derived_dir: a writable folder; default: ``$RFPN_DERIVED_DIR``, or else ``~/.cache/rfpn``, and there ``name``.
+        categories: the JSON's ``categories``, for a set whose JSON is not there yet; default: read them from it.
+
+    Raises:
+        FileNotFoundError: ``categories`` is not given and there is no ``panoptic_json``.
+        ValueError: ``name`` is taken by a set with other arguments, or the categories are wrong.
+    """
+    if (sem_seg_root is None) != (instances_json is None):
+        raise ValueError(f"dataset '{name}': give both sem_seg_root and instances_json, or neither")
+    derive = sem_seg_root is None
+    if derive:
+        derived_dir = derived_dir or os.path.join(default_derived_dir(), name)
+        sem_seg_root = os.path.join(derived_dir, "panoptic_stuff")
+        instances_json = os.path.join(derived_dir, "instances.json")
+    split = Split(image_root, panoptic_root, panoptic_json, sem_seg_root, instances_json)
+    if categories is None:
+        categories = read_json(panoptic_json).get("categories")
+    metadata = panoptic_metadata(categories, panoptic_json)
+    arguments = (split, metadata, derive)
+    if _registered.get(name) == arguments and name in DatasetCatalog:
+        return
+    if name in DatasetCatalog:
+        raise ValueError(f"dataset '{name}' is already registered with other arguments; choose another name")
+    if name in MetadataCatalog:
+        MetadataCatalog.remove(name)  # left by a set that was removed, or by a mere look-up
+    MetadataCatalog.get(name).set(
+        image_root=split.image_root,
+        panoptic_root=split.panoptic_root,
+        panoptic_json=split.panoptic_json,
+        sem_seg_root=split.sem_seg_root,
+        json_file=split.instances_json,
+        **metadata,
+    )
+    _registered[name] = arguments
+    DatasetCatalog.register(name, lambda: load_panoptic(name, split, derive=derive))
+
+
+def register_panoptic_folder(
+    name: str, root: str, split: str, categories: Optional[list] = None, *, derive_missing: bool = True
+) -> None:
+    """Registers ``split`` of a folder in COCO's layout (see ``datasets/README.md``) with :func:`register_panoptic`.
+
+    Args:
+        derive_missing: where ``root`` has no label maps or no instances JSON, make both at first use; else their
+            absence is an error at loading.
+    """
+    paths = split_of_folder(root, split)
+    prepared = os.path.isdir(paths.sem_seg_root) and os.path.isfile(paths.instances_json)
+    given = paths._asdict()
+    if derive_missing and not prepared:
+        given.update(sem_seg_root=None, instances_json=None)
+    register_panoptic(name, categories=categories, **given)
+
+
+def default_derived_dir() -> str:
+    """Folder for label maps and instances of sets whose own folder lacks them: ``$RFPN_DERIVED_DIR`` or a cache."""
+    return os.environ.get("RFPN_DERIVED_DIR") or os.path.join(os.path.expanduser("~"), ".cache", "rfpn")
+
+
+def load_panoptic(name: str, split: Split, *, derive: bool) -> list:
+    """Detectron2 dataset dicts of one registered split.
+
+    Each has ``file_name``, ``image_id``, ``height``, ``width``, ``annotations`` (with masks), ``sem_seg_file_name``,
+    ``pan_seg_file_name`` and ``segments_info`` (contiguous category ids and ``isthing``).
+
+    Raises:
+        FileNotFoundError: a folder, or pictures listed in ``images``, are missing; names them.
+        ValueError: the JSONs don't fit each other, or every instance is a crowd region.
+    """
+    check_files(name, made_on_use=derive)
+    content = read_panoptic_json(split.panoptic_json)
+    categories = split_categories(content["categories"], split.panoptic_json)
+    _check_categories(name, categories, split)
+    if derive:
+        _derive(split)
+    instances = _load_instances(name, split, categories)
+    images = {image["id"]: image for image in content["images"]}
+    records = [
+        _record(images[a["image_id"]], a, instances.get(a["image_id"], []), split, categories)
+        for a in sorted(content["annotations"], key=lambda a: a["image_id"])
+    ]
+    if not records:
+        raise ValueError(f"{split.panoptic_json}: no annotated images")
+    _check_pictures(records)
+    check_instances(name, records)
+    return records
+
+
+def _record(image: dict, annotation: dict, instances: list, split: Split, categories: Categories) -> dict:
+    thing_ids, stuff_ids = categories.thing_ids(), categories.stuff_ids()
+    segments = []
+    for segment in annotation["segments_info"]:
+        category, isthing = segment["category_id"], segment["category_id"] in thing_ids
+        contiguous = thing_ids[category] if isthing else stuff_ids[category]
+        segments.append({**segment, "category_id": contiguous, "isthing": isthing})
+    label_map = os.path.splitext(annotation["file_name"])[0] + ".png"
+    return {
+        "file_name": os.path.join(split.image_root, image["file_name"]),
+        "image_id": image["id"],
+        "height": image["height"],
+        "width": image["width"],
+        "annotations": instances,
+        "sem_seg_file_name": os.path.join(split.sem_seg_root, label_map),
+        "pan_seg_file_name": os.path.join(split.panoptic_root, annotation["file_name"]),
+        "segments_info": segments,
+    }
+
+
+def _load_instances(name: str, split: Split, categories: Categories) -> dict:
+    """Image id -> its instances in Detectron2's form."""
+    content = read_instances_json(split.instances_json)
+    things = {c["id"]: c["name"] for c in categories.things}
+    if things != {c["id"]: c["name"] for c in content["categories"]}:
+        raise ValueError(
+            f"{split.instances_json}: its categories are not the thing categories of {split.panoptic_json}"
+        )
+    if not things:  # Detectron2's loader can't read a JSON without categories
+        return {}
+    return {
+        record["image_id"]: record["annotations"]
+        for record in load_coco_json(split.instances_json, split.image_root, name)
+    }
+
+
+def _check_categories(name: str, categories: Categories, split: Split) -> None:
+    metadata = MetadataCatalog.get(name)
+    if (
+        metadata.thing_dataset_id_to_contiguous_id != categories.thing_ids()
+        or metadata.stuff_dataset_id_to_contiguous_id != {0: 0, **categories.stuff_ids()}
+    ):
+        raise ValueError(f"{split.panoptic_json}: its categories are not those that '{name}' was registered with")
+
+
+def _check_pictures(records: list) -> None:
+    """Every picture that the JSON lists must be there; folders are listed once rather than files asked one by one."""
+    listings = {}
+    missing = []
+    for record in records:
+        for key in ("file_name", "pan_seg_file_name", "sem_seg_file_name"):
+            folder, file = os.path.split(record[key])
+            if folder not in listings:
+                listings[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
+            if file not in listings[folder]:
+                missing.append(f"image {record['image_id']}: {record[key]}")
+    if missing:
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        raise FileNotFoundError(
+            f"missing files: {'; '.join(missing[:5])}{more}. Check the set with {PREPARE_COMMAND}"
+        )
+
+
+def _derive(split: Split) -> None:
+    """Makes label maps and instances JSON once; they are made anew when the panoptic JSON has changed."""
+    derived_dir = os.path.dirname(split.instances_json)
+    stamp_file = os.path.join(derived_dir, "source.json")
+    status = os.stat(split.panoptic_json)
+    stamp = {"json": os.path.abspath(split.panoptic_json), "bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
+    os.makedirs(derived_dir, exist_ok=True)
+    with file_lock(stamp_file):  # processes of one run come here together
+        if os.path.isfile(split.instances_json) and os.path.isfile(stamp_file) and read_json(stamp_file) == stamp:
+            return
+        logger.info(f"Making label maps and instances of {split.panoptic_json} in {derived_dir} ...")
+        if os.path.isfile(split.instances_json):
+            os.remove(split.instances_json)
+        problems, _ = prepare_split(split, check_images=False)
+        if problems:
+            raise ValueError(f"{len(problems)} bad files, the first: {problems[0]}. List all with {PREPARE_COMMAND}")
+        write_json(stamp_file, stamp)

@@ -1,0 +1,97 @@
+"""Settings of the Pathfinder generator, with the published values as defaults."""
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Optional
+
+SPLITS = ("train", "test")
+
+
+class GenerationError(RuntimeError):
+    """No sample with these settings; the message lists them."""
+
+
+@dataclass(frozen=True)
+class PathfinderSettings:
+    """Geometry and looks of a sample. Lengths are in pixels of the generated image; angles in radians.
+
+    Raises:
+        TypeError: a count is not an integer.
+        ValueError: a value is out of range, or two values do not go together.
+    """
+
+    length: int  # dashes in each of the two long contours
+    window: int = 300  # height and width of the image
+    dash_length: float = 5.0
+    thickness: float = 1.7
+    gap: float = 3.0  # free margin at either end of a dash, so dashes of a contour lie 2 * gap apart
+    continuity: float = 1.8  # dashes turn by at most pi / (2 * continuity)
+    marker_radius: float = 5.0
+    start_distance: float = 27.0  # between the first dashes of the two long contours
+    padding: int = 22  # margin of the image that no dash enters
+    distractors: Optional[int] = None  # short contours; None: 30 / (length / 3)
+    distractor_length: Optional[int] = None  # dashes in a short contour; None: length / 3
+    target_level: float = 0.7  # share of a pixel that a target stroke covers where the target is set
+
+    def __post_init__(self):
+        # None stands for a rule, so the values that it gives are filled in once and recorded as used.
+        if self.distractors is None:
+            object.__setattr__(self, "distractors", 90 // _integer("length", self.length, 3))
+        if self.distractor_length is None:
+            object.__setattr__(self, "distractor_length", _integer("length", self.length, 3) // 3)
+        for name, least in (("length", 3), ("window", 32), ("padding", 0), ("distractors", 0), ("distractor_length", 1)):
+            object.__setattr__(self, name, _integer(name, getattr(self, name), least))
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type is float and not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+                raise ValueError(f"{field.name} must be a positive number, got {value!r}")
+        self._check_together()
+
+    def _check_together(self):
+        if 2 * self.padding + self.reach >= self.window:
+            raise ValueError(f"padding {self.padding} leaves no room for a dash in a window of {self.window}")
+        if self.padding < self.marker_radius + 1:
+            raise ValueError(f"padding {self.padding} must exceed marker_radius {self.marker_radius} by 1 or more")
+        if self.continuity < 1:
+            raise ValueError(f"continuity {self.continuity} must be 1 or more: dashes would turn by over 90 degrees")
+        if self.target_level > self.thickness / 2:
+            raise ValueError(
+                f"target_level {self.target_level} would break strokes of thickness {self.thickness}: "
+                f"set it to {self.thickness / 2} or less"
+            )
+        if self.clearance < self.touch_distance:
+            raise ValueError(f"gap {self.gap} lets dashes touch: set it to {self.touch_distance / 2} or more")
+        if self.dash_length + self.gap < self.marker_radius + self.touch_distance / 2:
+            raise ValueError(f"marker_radius {self.marker_radius} hides more than the first dash: lower it")
+
+    @property
+    def reach(self) -> float:
+        """Room that one dash takes along its contour."""
+        return self.dash_length + 2 * self.gap
+
+    @property
+    def max_turn(self) -> float:
+        """Largest turn from one dash to the next, radians."""
+        return math.pi / (2 * self.continuity)
+
+    @property
+    def clearance(self) -> float:
+        """Least distance between the axes of two dashes: that between neighbours on a straight contour."""
+        return 2 * self.gap
+
+    @property
+    def touch_distance(self) -> float:
+        """Distance of two axes from which no half-covered pixel of one stroke is next to one of the other."""
+        return self.thickness + 1.5
+
+    def describe(self) -> str:
+        """``name=value`` of every setting, on one line."""
+        return ", ".join(f"{name}={value}" for name, value in asdict(self).items())
+
+
+def _integer(name: str, value, least: int) -> int:
+    if isinstance(value, bool) or int(value) != value:
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be {least} or more, got {value}")
+    return int(value)

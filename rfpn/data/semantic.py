@@ -1,0 +1,188 @@
+"""Label maps and instance records made from COCO panoptic annotation, one picture at a time and for a whole split.
+
+Numbering is that of Detectron2's "separated" form: semantic id 0 things, 1..n_stuff stuff in ascending category id,
+255 void. A file is written under a temporary name and renamed, so that an interrupted run leaves no half file.
+"""
+
+import json
+import os
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import NamedTuple, Optional
+
+import numpy as np
+import pycocotools.mask as mask_util
+from PIL import Image
+
+from rfpn.data.annotations import IGNORE_LABEL, Categories, read_panoptic_json, split_categories
+from rfpn.data.images import load_image, read_label_map
+from rfpn.data.panoptic_png import index_segments, read_panoptic_png
+
+
+class Split(NamedTuple):
+    """Where one split of a COCO panoptic set lies; the last two are made from the others."""
+
+    image_root: str
+    panoptic_root: str
+    panoptic_json: str
+    sem_seg_root: str
+    instances_json: str
+
+
+def split_of_folder(root: str, split: str, derived_dir: Optional[str] = None) -> Split:
+    """The layout of COCO: ``<split>/``, ``panoptic_<split>/``, ``annotations/panoptic_<split>.json`` under ``root``.
+
+    ``panoptic_stuff_<split>/`` and ``annotations/instances_<split>.json`` lie there too, or under ``derived_dir``.
+    """
+    derived = derived_dir or root
+    return Split(
+        image_root=os.path.join(root, split),
+        panoptic_root=os.path.join(root, f"panoptic_{split}"),
+        panoptic_json=os.path.join(root, "annotations", f"panoptic_{split}.json"),
+        sem_seg_root=os.path.join(derived, f"panoptic_stuff_{split}"),
+        instances_json=os.path.join(derived, "annotations", f"instances_{split}.json"),
+    )
+
+
+def semantic_map(index: np.ndarray, segments_info: list, categories: Categories) -> np.ndarray:
+    """Semantic ids (H, W) uint8 of one picture.
+
+    Args:
+        index: (H, W), 0 for void, s + 1 for ``segments_info[s]``, by :func:`index_segments`.
+    """
+    stuff_ids = categories.stuff_ids()
+    ids = [stuff_ids.get(segment["category_id"], 0) for segment in segments_info]
+    return np.array([IGNORE_LABEL] + ids, dtype=np.uint8)[index]
+
+
+def thing_annotations(index: np.ndarray, segments_info: list, categories: Categories) -> list:
+    """COCO instance records (RLE mask, exact area and box, ``iscrowd`` as given) of one picture's things."""
+    thing_ids = categories.thing_ids()
+    records = []
+    for number, segment in enumerate(segments_info, start=1):
+        if segment["category_id"] in thing_ids:
+            rle = mask_util.encode(np.asfortranarray(index == number, dtype=np.uint8))
+            records.append(
+                {
+                    "category_id": segment["category_id"],
+                    "iscrowd": segment["iscrowd"],
+                    "area": int(mask_util.area(rle)),
+                    "bbox": [int(v) for v in mask_util.toBbox(rle)],
+                    "segmentation": {"size": rle["size"], "counts": rle["counts"].decode("ascii")},
+                }
+            )
+    return records
+
+
+class PictureResult(NamedTuple):
+    """What :func:`prepare_picture` found: ``problems`` as one line each, COCO ``instances``, label map ``written``."""
+
+    problems: list
+    instances: list
+    written: bool
+
+
+def prepare_picture(pair: tuple, split: Split, categories: Categories, check_images: bool) -> PictureResult:
+    """Checks one picture's files and makes its label map where it is missing or wrong.
+
+    Args:
+        pair: the COCO image record and the panoptic annotation of one picture.
+        check_images: also decode the photograph.
+    """
+    image, annotation = pair
+    problems, instances, written = [], [], False
+    if check_images:
+        try:
+            path = os.path.join(split.image_root, image["file_name"])
+            _check_size(path, load_image(path).size[::-1], image)
+        except (OSError, ValueError) as error:
+            problems.append(f"image {image['id']}: {error}")
+    try:
+        segments = annotation["segments_info"]
+        path = os.path.join(split.panoptic_root, annotation["file_name"])
+        ids = read_panoptic_png(path)
+        _check_size(path, ids.shape, image)
+        try:
+            index, areas = index_segments(ids, segments)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        wrong = [s["id"] for s, area in zip(segments, areas) if s["area"] != area]
+        if wrong:
+            raise ValueError(f"{path}: segment {wrong[0]}'s area in {split.panoptic_json} is not its number of pixels")
+        instances = thing_annotations(index, segments, categories)
+        target = os.path.join(split.sem_seg_root, os.path.splitext(annotation["file_name"])[0] + ".png")
+        written = _write_label_map(target, semantic_map(index, segments, categories))
+    except (OSError, ValueError) as error:
+        problems.append(f"image {image['id']}: {error}")
+    return PictureResult(problems, instances, written)
+
+
+def prepare_split(split: Split, *, workers: int = 1, check_images: bool = True, progress=iter) -> tuple:
+    """Makes the label maps of ``split`` and its instances JSON (where there is none), and checks every file.
+
+    May be interrupted and run again: correct label maps are kept. The instances JSON is written last, and only
+    when no problem was found, so its presence means that the split is complete.
+
+    Args:
+        workers: processes.
+        progress: wraps the iterator over the P pictures' results, for example a tqdm bar.
+
+    Returns:
+        problems: one line for each missing, unreadable or inconsistent file; written: number of label maps made.
+
+    Raises:
+        FileNotFoundError, ValueError: the panoptic JSON itself is missing or wrong.
+    """
+    content = read_panoptic_json(split.panoptic_json)
+    categories = split_categories(content["categories"], split.panoptic_json)
+    images = {image["id"]: image for image in content["images"]}
+    pairs = [(images[a["image_id"]], a) for a in content["annotations"]]
+    job = partial(prepare_picture, split=split, categories=categories, check_images=check_images)
+    if workers > 1 and len(pairs) > 1:
+        with ProcessPoolExecutor(min(workers, len(pairs))) as pool:
+            results = list(progress(pool.map(job, pairs, chunksize=8)))
+    else:
+        results = list(progress(map(job, pairs)))
+    problems = [line for result in results for line in result.problems]
+    unannotated = images.keys() - {a["image_id"] for a in content["annotations"]}
+    problems += [f"image {i}: {split.panoptic_json} has no annotation of it" for i in sorted(unannotated)]
+    if not problems and not os.path.isfile(split.instances_json):
+        _write_instances_json(split.instances_json, content, categories, results)
+    return problems, sum(result.written for result in results)
+
+
+def _check_size(path: str, shape: tuple, image: dict) -> None:
+    if tuple(shape) != (image["height"], image["width"]):
+        raise ValueError(f"{path}: is {shape[1]}x{shape[0]}, but 'images' says {image['width']}x{image['height']}")
+
+
+def _write_label_map(path: str, labels: np.ndarray) -> bool:
+    """Writes ``labels`` unless the same map is there already; returns whether it wrote."""
+    if os.path.exists(path):
+        try:
+            if np.array_equal(read_label_map(path), labels):
+                return False
+        except ValueError:
+            pass  # damaged: made anew
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = f"{path}.{os.getpid()}.tmp"
+    Image.fromarray(labels).save(temporary, format="PNG", compress_level=1)
+    os.replace(temporary, path)
+    return True
+
+
+def _write_instances_json(path: str, content: dict, categories: Categories, results: list) -> None:
+    annotations = []
+    for annotation, result in zip(content["annotations"], results):
+        for instance in result.instances:
+            annotations.append({"id": len(annotations) + 1, "image_id": annotation["image_id"], **instance})
+    write_json(path, {"images": content["images"], "annotations": annotations, "categories": categories.things})
+
+
+def write_json(path: str, content: dict) -> None:
+    """Writes a JSON file in one step: it is either complete or not there."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with open(temporary, "w") as f:
+        json.dump(content, f)
+    os.replace(temporary, path)
