@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rfpn.fixed_point.linear_solve import LinearSolution
 from rfpn.fixed_point.neumann import NeumannSum, neumann_series
 
 
@@ -36,28 +37,33 @@ def implicit_gradient(
     terms: int,
     growth_limit: float = 2.0,
     tolerance: float = 0.0,
-    report: Callable[[NeumannSum], None] | None = None,
+    report: Callable[[NeumannSum | LinearSolution], None] | None = None,
+    adjoint: Callable[..., NeumannSum | LinearSolution] = neumann_series,
 ) -> Tensor:
     """Give h_T = F(x, h_{T−1}; w) the gradient of the fixed point instead of the gradient of one step (P-Eq 4).
 
-    Backward replaces g by u = Σ_{k≤K} (Jᵀ)^k g with J = ∂h_T/∂h_{T−1}; u then flows through the one recorded step to
-    w and x. Memory is that of one step, whatever T is.
+    Backward replaces g by u = Σ_{k≤K} (Jᵀ)^k g ≈ (I − Jᵀ)⁻¹ g with J = ∂h_T/∂h_{T−1}; u then flows through the one
+    recorded step to w and x. Memory is that of one step, whatever T is.
 
     Args:
         h: (R, ...) last state, recorded by autograd as a function of ``h_previous``.
         h_previous: (R, ...) the state before; a leaf that requires grad.
-        terms, growth_limit, tolerance: see :func:`neumann_series`.
-        report: called in the backward pass with the finished series.
+        terms, growth_limit, tolerance: of ``adjoint``.
+        report: called in the backward pass with what ``adjoint`` returned.
+        adjoint: how u is found, :func:`neumann_series` or :func:`rfpn.fixed_point.linear_solve`.
     """
 
     def transpose(vector: Tensor) -> Tensor:
-        (product,) = torch.autograd.grad(h, h_previous, vector.to(h.dtype), retain_graph=True)
+        # zeros, not an error, from an update that ignores its state
+        (product,) = torch.autograd.grad(
+            h, h_previous, vector.to(h.dtype), retain_graph=True, materialize_grads=True
+        )
         return product
 
     def solve(cotangent: Tensor) -> Tensor:
-        series = neumann_series(transpose, cotangent, terms, growth_limit, tolerance)
+        solution = adjoint(transpose, cotangent, terms, growth_limit, tolerance)
         if report is not None:
-            report(series)
-        return series.total.to(cotangent.dtype)
+            report(solution)
+        return solution.total.to(cotangent.dtype)
 
     return replace_cotangent(h, solve)

@@ -10,15 +10,16 @@ Update = Callable[[Tensor, Tensor], Tensor]
 
 
 class FixedPoint(NamedTuple):
-    """A last iterate and how it was reached.
+    """A state h = F(x, previous) and how it was reached.
 
-    state: (R, ...) last iterate.
+    state: (R, ...) the state. previous: (R, ...) the state that F was applied to.
     steps: (R,) int64, steps of processing each sample used.
-    residual: (R,) ‖h_t − h_{t−1}‖ / ‖h_t‖ at each sample's last step; NaN where the state is not finite.
+    residual: (R,) ‖state − previous‖ / ‖state‖; NaN where the state is not finite.
     converged: (R,) bool, residual at or below the tolerance.
     """
 
     state: Tensor
+    previous: Tensor
     steps: Tensor
     residual: Tensor
     converged: Tensor
@@ -44,12 +45,13 @@ def iterate(update: Update, x: Tensor, h: Tensor, steps: int) -> Tensor:
     return h
 
 
-def iterate_until(update: Update, x: Tensor, h: Tensor, max_steps: int, tolerance: float) -> FixedPoint:
+def iterate_until(
+    update: Update, x: Tensor, h: Tensor, max_steps: int, tolerance: float, independent: bool = True
+) -> FixedPoint:
     """Iterate every sample until its own residual is at most ``tolerance``, ``max_steps`` at most.
 
-    A settled sample leaves the batch, so that it costs nothing more and its result does not depend on its
-    neighbours (as long as the update treats samples independently: batch statistics do not).
-    A sample whose state is not finite runs on to ``max_steps`` and is reported as not converged.
+    A settled sample keeps its state, so its result does not depend on its neighbours; it also leaves the batch, so
+    it costs nothing more. A sample whose state is not finite runs on to ``max_steps`` and is not converged.
 
     Args:
         update: F, maps x (R, ...) and h (R, ...) to the next state.
@@ -57,20 +59,23 @@ def iterate_until(update: Update, x: Tensor, h: Tensor, max_steps: int, toleranc
         h: (R, ...) first state; not changed.
         max_steps: T, at least 0.
         tolerance: relative, > 0.
+        independent: False for an update that uses statistics of the batch: settled samples then stay in the batch.
     """
-    count = len(h)
-    state = h.clone()
-    steps = torch.zeros(count, dtype=torch.int64, device=h.device)
-    residual = torch.full((count,), float("inf"), dtype=torch.float32, device=h.device)
-    active = torch.arange(count, device=h.device)
+    state = previous = h
+    steps = torch.zeros(len(h), dtype=torch.int64, device=h.device)
+    residual = torch.full((len(h),), float("inf"), dtype=torch.promote_types(h.dtype, torch.float32), device=h.device)
+    active = torch.arange(len(h), device=h.device)
     for t in range(1, max_steps + 1):
         if not len(active):
             break
-        new = update(x, h)
-        change = relative_residual(new, h).to(residual.dtype)
-        state[active] = new.to(state.dtype)
+        old = state[active]
+        new = update(x[active], old) if independent else update(x, state)[active]
+        new = new.to(h.dtype)
+        change = relative_residual(new, old)
+        # copies, not writes in place: autograd may be recording
+        previous = previous.index_copy(0, active, old)
+        state = state.index_copy(0, active, new)
         steps[active] = t
         residual[active] = change
-        moving = ~(change <= tolerance)
-        active, x, h = active[moving], x[moving], new[moving]
-    return FixedPoint(state, steps, residual, residual <= tolerance)
+        active = active[~(change <= tolerance)]
+    return FixedPoint(state, previous, steps, residual, residual <= tolerance)

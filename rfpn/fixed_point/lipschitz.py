@@ -22,7 +22,7 @@ def column_sums(h: Tensor, h_previous: Tensor, probe: str = "ones") -> Tensor:
     vector = torch.ones_like(h)
     if probe == "rademacher":
         vector = torch.randint_like(h, 2) * 2 - 1
-    (sums,) = torch.autograd.grad(h, h_previous, vector, create_graph=True)
+    (sums,) = torch.autograd.grad(h, h_previous, vector, create_graph=True, materialize_grads=True)
     return sums if sums.dtype == torch.float64 else sums.float()
 
 

@@ -7,6 +7,17 @@
 
 from rfpn.layers.conv_lstm import ConvLSTMCell
 from rfpn.layers.hgru import GALAHGRUCell, HGRUCell
-from rfpn.layers.recurrent import GRADIENTS, RecurrentLayer, RecurrentOutput
+from rfpn.layers.recurrent import ADJOINTS, GRADIENTS, SOLVERS, RecurrentLayer, RecurrentOutput
+from rfpn.layers.released import cell_state_dict
 
-__all__ = ["ConvLSTMCell", "GALAHGRUCell", "GRADIENTS", "HGRUCell", "RecurrentLayer", "RecurrentOutput"]
+__all__ = [
+    "ADJOINTS",
+    "ConvLSTMCell",
+    "GALAHGRUCell",
+    "GRADIENTS",
+    "HGRUCell",
+    "RecurrentLayer",
+    "RecurrentOutput",
+    "SOLVERS",
+    "cell_state_dict",
+]

@@ -23,6 +23,8 @@ class HGRUCell(nn.Module):
     length updates nothing, and an image's result depends on the images beside it.
     """
 
+    batch_statistics = True
+
     def __init__(
         self, channels: int, kernel_size: int = 15, form: str = "released", gate_bias: str = "released", gate_steps: int = 8
     ):

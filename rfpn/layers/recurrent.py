@@ -1,21 +1,31 @@
 """RecurrentLayer: a cell, a number of steps and a gradient method."""
 
+from contextlib import contextmanager
 from typing import Iterator, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rfpn.fixed_point import (
+    FixedPoint,
+    LinearSolution,
     NeumannSum,
+    anderson,
     check_penalty,
     implicit_gradient,
     iterate,
     iterate_until,
+    linear_solve,
     lipschitz_penalty,
+    neumann_series,
     relative_residual,
 )
 
 GRADIENTS = ("bptt", "tbptt", "rbp")
+SOLVERS = ("steps", "anderson")
+ADJOINTS = {"neumann": neumann_series, "solve": linear_solve}
+# residual above which a sample counts as not converged where no tolerance is in force
+_SETTLED = 0.01
 
 
 class RecurrentOutput(NamedTuple):
@@ -39,12 +49,16 @@ class RecurrentLayer(nn.Module):
     * ``bptt``: autograd through all steps (P-SI Eq 7). ``tbptt``: through the last ``window`` steps.
     * ``rbp``: no graph but that of the last step; its cotangent is replaced by a Neumann sum (P-Eq 4).
     * ``lipschitz`` adds the penalty (P-Eq 6) to any of them; C-RBP is ``rbp`` with it, C-BPTT is ``bptt`` with it.
+    * ``solver="anderson"`` with ``adjoint="solve"`` makes a deep equilibrium model (Bai et al., 2019).
 
-    After a forward (and, for what the Neumann sum says, a backward) pass, ``diagnostics`` holds detached scalars:
-    ``residual``, ``penalty``, ``truncated_share`` and ``neumann_length`` (means over samples).
+    ``diagnostics`` holds detached scalars. After a forward pass: ``residual`` (mean over samples), ``penalty``,
+    ``unconverged_share`` (samples whose residual is above the tolerance in force, 0.01 where none is). After a
+    backward pass with ``rbp`` also ``truncated_share`` and ``neumann_length`` (mean over samples); with
+    ``adjoint="solve"``, ``truncated_share``, ``solve_length`` and ``solve_residual``.
 
     A cell is any module that maps (x, state) to the next state and treats the first dimension as samples. Optional:
-    ``state_channels`` (channels of the state where they differ from x's), ``hidden(state)`` (the part that is output).
+    ``state_channels`` (channels of the state where they differ from x's), ``hidden(state)`` (the part that is output),
+    ``batch_statistics`` (True if samples influence each other).
     """
 
     def __init__(
@@ -54,8 +68,11 @@ class RecurrentLayer(nn.Module):
         *,
         test_steps: int | None = None,
         test_tolerance: float = 0.0,
+        solver: str = "steps",
+        solver_tolerance: float = 1e-4,
         gradient: str = "rbp",
         window: int = 3,
+        adjoint: str = "neumann",
         neumann_terms: int = 15,
         neumann_tolerance: float = 0.0,
         growth_limit: float = 2.0,
@@ -68,35 +85,30 @@ class RecurrentLayer(nn.Module):
         Args:
             steps: T ≥ 1 in training. test_steps: in evaluation; None for T.
             test_tolerance: evaluation stops each sample once its residual is at most this; 0 runs all steps.
+            solver: ``steps`` iterates T times; ``anderson`` accelerates, with at most T evaluations of the cell (one
+                more is recorded), and stops each sample at ``solver_tolerance``, in evaluation at ``test_tolerance``
+                where that is set. Needs ``rbp``.
             gradient: one of ``GRADIENTS``. window: steps with gradient under ``tbptt``.
-            neumann_terms, neumann_tolerance, growth_limit: see :func:`rfpn.fixed_point.neumann_series`.
+            adjoint: how ``rbp`` inverts I − Jᵀ: ``neumann`` sums the series, ``solve`` runs GMRES.
+            neumann_terms, neumann_tolerance, growth_limit: of either adjoint, see
+                :func:`rfpn.fixed_point.neumann_series` and :func:`rfpn.fixed_point.linear_solve`.
             lipschitz: compute the penalty in training.
             coefficient, reduction, probe: see :func:`rfpn.fixed_point.lipschitz_penalty`.
 
         Raises:
-            ValueError: naming the setting that is out of range.
+            ValueError: naming the setting that is out of range, or two that exclude each other.
         """
         super().__init__()
-        test_steps = steps if test_steps is None else test_steps
-        for name, value, least in (
-            ("steps", steps, 1), ("test_steps", test_steps, 1), ("window", window, 1), ("neumann_terms", neumann_terms, 0)
-        ):
-            if value < least:
-                raise ValueError(f"RecurrentLayer {name} must be at least {least}, got {value}")
-        for name, value in (("test_tolerance", test_tolerance), ("neumann_tolerance", neumann_tolerance)):
-            if not value >= 0:
-                raise ValueError(f"RecurrentLayer {name} must be at least 0, got {value}")
-        if not growth_limit >= 1:
-            raise ValueError(f"RecurrentLayer growth_limit must be at least 1, got {growth_limit}")
-        if gradient not in GRADIENTS:
-            raise ValueError(f"RecurrentLayer gradient must be one of {', '.join(GRADIENTS)}, got {gradient!r}")
         check_penalty(coefficient, reduction, probe)
         self.cell = cell
         self.steps = steps
-        self.test_steps = test_steps
+        self.test_steps = steps if test_steps is None else test_steps
         self.test_tolerance = test_tolerance
+        self.solver = solver
+        self.solver_tolerance = solver_tolerance
         self.gradient = gradient
         self.window = window
+        self.adjoint = adjoint
         self.neumann_terms = neumann_terms
         self.neumann_tolerance = neumann_tolerance
         self.growth_limit = growth_limit
@@ -105,68 +117,135 @@ class RecurrentLayer(nn.Module):
         self.reduction = reduction
         self.probe = probe
         self.diagnostics: dict[str, Tensor] = {}
+        _check(self)
 
     def initial_state(self, x: Tensor) -> Tensor:
-        """h_0 = 0 for drive x (R, C, H, W), in float32 or wider: the state keeps its precision under autocast."""
+        """h_0 = 0 for drive x (R, C, H, W), in x's type; under autocast in float32 or wider, as all states then are."""
         channels = getattr(self.cell, "state_channels", x.shape[1])
-        dtype = torch.promote_types(x.dtype, torch.float32)
+        dtype = torch.promote_types(x.dtype, torch.float32) if torch.is_autocast_enabled(x.device.type) else x.dtype
         return x.new_zeros((len(x), channels, *x.shape[2:]), dtype=dtype)
 
     def hidden(self, state: Tensor) -> Tensor:
         """The part of a state that the layer outputs."""
         return self.cell.hidden(state) if hasattr(self.cell, "hidden") else state
 
+    def step(self, x: Tensor, state: Tensor) -> Tensor:
+        """One step of the cell, in the state's type. Raises ValueError if the cell changes the state's shape."""
+        new = self.cell(x, state)
+        if new.shape != state.shape:
+            raise ValueError(
+                f"{type(self.cell).__name__} turned a state of shape {tuple(state.shape)} into {tuple(new.shape)}: "
+                "set its state_channels to the channels of its state"
+            )
+        return new.to(state.dtype)
+
     def unroll(self, x: Tensor, steps: int, state: Tensor | None = None) -> Iterator[Tensor]:
         """Yield the hidden states h_1 … h_T one by one, recorded by autograd where it is on."""
         state = self.initial_state(x) if state is None else state
         for _ in range(steps):
-            state = self.cell(x, state)
+            state = self.step(x, state)
             yield self.hidden(state)
 
     def forward(self, x: Tensor) -> RecurrentOutput:
         """Drive x (R, C, H, W) -> :class:`RecurrentOutput`; R may be 0."""
-        if not self.training and self.test_tolerance > 0:
-            result = iterate_until(self.cell, x, self.initial_state(x), self.test_steps, self.test_tolerance)
-            return self._output(result.state, x.new_zeros(()), result.steps, result.residual)
+        self.diagnostics = {}
         steps = self.steps if self.training else self.test_steps
-        previous = self._without_graph(x, steps - self._recorded_steps(steps))
+        if self._tolerance() > 0 or self.solver == "anderson":
+            return self._run_until(x, steps)
+        recorded = {"bptt": steps, "tbptt": min(self.window, steps), "rbp": 1}[self.gradient]
+        state = self.initial_state(x)
+        if recorded < steps:
+            with _no_graph(x):
+                state = iterate(self.step, x, state, steps - recorded)
+        state, previous, penalty = self._record(x, state, recorded)
+        residual = relative_residual(state, previous)
+        return self._output(state, penalty, torch.full_like(residual, steps, dtype=torch.int64), residual)
+
+    def _run_until(self, x: Tensor, steps: int) -> RecurrentOutput:
+        """Search each sample's fixed point; ``rbp`` records the step that led to it, others record the whole search."""
+        start, penalty = self.initial_state(x), x.new_zeros(())
+        if self.gradient != "rbp":
+            found = self._search(x, start, steps)
+            return self._output(found.state, penalty, found.steps, found.residual)
+        with _no_graph(x):
+            found = self._search(x, start, steps)
+        state = found.state
+        if torch.is_grad_enabled():
+            state, _, penalty = self._record(x, found.previous, 1)
+        return self._output(state, penalty, found.steps, found.residual)
+
+    def _search(self, x: Tensor, start: Tensor, steps: int) -> FixedPoint:
+        if self.solver == "anderson":
+            return anderson(self.step, x, start, steps, self._tolerance())
+        independent = not getattr(self.cell, "batch_statistics", False)
+        return iterate_until(self.step, x, start, steps, self._tolerance(), independent)
+
+    def _record(self, x: Tensor, state: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Run the steps that autograd records: last state, the one before, penalty."""
         penalised = self.training and self.lipschitz and torch.is_grad_enabled()
+        implicit = self.gradient == "rbp" and torch.is_grad_enabled()
         # a leaf, so that the Jacobian of the first recorded step can be asked for
-        previous.requires_grad_(torch.is_grad_enabled() and (penalised or self.gradient == "rbp"))
-        for _ in range(self._recorded_steps(steps) - 1):
-            previous = self.cell(x, previous)
-        state = self.cell(x, previous)
+        previous = state.detach().requires_grad_(penalised or implicit)
+        previous = iterate(self.step, x, previous, steps - 1)
+        state = self.step(x, previous)
         penalty = state.new_zeros(())
         if penalised:
             penalty = lipschitz_penalty(state, previous, self.coefficient, self.reduction, self.probe)
-        residual = relative_residual(state, previous)
-        if self.gradient == "rbp" and torch.is_grad_enabled():
+        if implicit:
             state = implicit_gradient(
-                state, previous, self.neumann_terms, self.growth_limit, self.neumann_tolerance, self._report_series
+                state,
+                previous,
+                self.neumann_terms,
+                self.growth_limit,
+                self.neumann_tolerance,
+                self._report,
+                ADJOINTS[self.adjoint],
             )
-        return self._output(state, penalty, torch.full_like(residual, steps, dtype=torch.int64), residual)
+        return state, previous, penalty
 
-    def _recorded_steps(self, steps: int) -> int:
-        """How many of the last steps autograd records."""
-        return {"bptt": steps, "tbptt": min(self.window, steps), "rbp": 1}[self.gradient]
-
-    def _without_graph(self, x: Tensor, steps: int) -> Tensor:
-        state = self.initial_state(x)
-        if steps == 0:
-            return state
-        with torch.no_grad():
-            state = iterate(self.cell, x, state, steps)
-        if torch.is_autocast_enabled(x.device.type):
-            # weights that autocast copied without a graph must not serve the recorded steps
-            torch.clear_autocast_cache()
-        return state
+    def _tolerance(self) -> float:
+        """Residual at which a sample may stop in the present mode; 0 for never."""
+        if not self.training and self.test_tolerance > 0:
+            return self.test_tolerance
+        return self.solver_tolerance if self.solver == "anderson" else 0.0
 
     def _output(self, state: Tensor, penalty: Tensor, steps: Tensor, residual: Tensor) -> RecurrentOutput:
-        self.diagnostics["residual"] = residual.sum() / max(len(residual), 1)
+        samples = max(len(residual), 1)
+        settled = residual <= (self._tolerance() or _SETTLED)
+        self.diagnostics["residual"] = residual.sum() / samples
+        self.diagnostics["unconverged_share"] = (~settled).sum() / samples
         self.diagnostics["penalty"] = penalty.detach()
         return RecurrentOutput(self.hidden(state), penalty, steps, residual)
 
-    def _report_series(self, series: NeumannSum) -> None:
-        samples = max(len(series.length), 1)
-        self.diagnostics["truncated_share"] = series.truncated.sum() / samples
-        self.diagnostics["neumann_length"] = series.length.sum() / samples
+    def _report(self, solution: NeumannSum | LinearSolution) -> None:
+        samples = max(len(solution.length), 1)
+        self.diagnostics["truncated_share"] = solution.truncated.sum() / samples
+        self.diagnostics[f"{self.adjoint}_length"] = solution.length.sum() / samples
+        if isinstance(solution, LinearSolution):
+            self.diagnostics["solve_residual"] = solution.residual.sum() / samples
+
+
+@contextmanager
+def _no_graph(x: Tensor):
+    """No gradients within; afterwards, weights that autocast copied meanwhile must not serve recorded steps."""
+    with torch.no_grad():
+        yield
+    if torch.is_autocast_enabled(x.device.type):
+        torch.clear_autocast_cache()
+
+
+def _check(layer: RecurrentLayer) -> None:
+    least = {"steps": 1, "test_steps": 1, "window": 1, "neumann_terms": 0, "growth_limit": 1}
+    least |= {"test_tolerance": 0, "solver_tolerance": 0, "neumann_tolerance": 0}
+    for name, bound in least.items():
+        value = getattr(layer, name)
+        if not value >= bound:
+            raise ValueError(f"RecurrentLayer {name} must be at least {bound}, got {value}")
+    for name, allowed in (("gradient", GRADIENTS), ("solver", SOLVERS), ("adjoint", tuple(ADJOINTS))):
+        value = getattr(layer, name)
+        if value not in allowed:
+            raise ValueError(f"RecurrentLayer {name} must be one of {', '.join(allowed)}, got {value!r}")
+    for name, usual in (("solver", "steps"), ("adjoint", "neumann")):
+        value = getattr(layer, name)
+        if layer.gradient != "rbp" and value != usual:
+            raise ValueError(f"RecurrentLayer {name}={value!r} needs gradient='rbp', got {layer.gradient!r}")

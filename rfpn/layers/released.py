@@ -1,5 +1,7 @@
 """Parameter names of the paper's released code, and their places in this project's cells."""
 
+from typing import Iterable
+
 import torch
 from torch import Tensor
 
@@ -51,11 +53,12 @@ def cell_state_dict(cell: torch.nn.Module, released: dict[str, Tensor]) -> dict[
     """Translate a released cell's parameters into ``cell.state_dict()`` form.
 
     Args:
-        cell: an HGRUCell, GALAHGRUCell or ConvLSTMCell.
+        cell: an HGRUCell (of the released form), GALAHGRUCell or ConvLSTMCell.
         released: name -> tensor, names as in the released code, without any prefix.
 
     Raises:
         KeyError: naming every parameter that is missing or unknown.
+        ValueError: for an HGRUCell of another form. TypeError: for another cell.
     """
     if isinstance(cell, ConvLSTMCell):
         return _conv_lstm(released)
@@ -63,10 +66,9 @@ def cell_state_dict(cell: torch.nn.Module, released: dict[str, Tensor]) -> dict[
         raise TypeError(f"no released form of {type(cell).__name__}")
     names = _GALA_HGRU if isinstance(cell, GALAHGRUCell) else _HGRU
     unused = () if isinstance(cell, GALAHGRUCell) else _UNUSED
-    missing = sorted(names.keys() - released.keys())
-    unknown = sorted(released.keys() - names.keys() - set(unused))
-    if missing or unknown:
-        raise KeyError(f"released {type(cell).__name__}: missing {missing}, unknown {unknown}")
+    if isinstance(cell, HGRUCell) and cell.form != "released":
+        raise ValueError(f"released parameters have separate κ and γ and need an HGRUCell of form 'released', not {cell.form!r}")
+    _compare_names(type(cell).__name__, names.keys(), released.keys() - set(unused))
     shapes = {name: parameter.shape for name, parameter in cell.named_parameters()}
     return {ours: released[theirs].reshape(shapes[ours]) for theirs, ours in names.items()}
 
@@ -77,7 +79,11 @@ def _conv_lstm(released: dict[str, Tensor]) -> dict[str, Tensor]:
         "from_drive.bias": [f"Wx{gate}.bias" for gate in _LSTM_GATES],
         "from_state.weight": [f"Wh{gate}.weight" for gate in _LSTM_GATES],
     }
-    missing = sorted({name for names in stacked.values() for name in names} - released.keys())
-    if missing:
-        raise KeyError(f"released ConvLSTMCell: missing {missing}")
+    _compare_names("ConvLSTMCell", {name for names in stacked.values() for name in names}, released)
     return {ours: torch.cat([released[name] for name in names]) for ours, names in stacked.items()}
+
+
+def _compare_names(cell: str, wanted: Iterable[str], given: Iterable[str]) -> None:
+    missing, unknown = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
+    if missing or unknown:
+        raise KeyError(f"released {cell}: missing {missing}, unknown {unknown}")
