@@ -1,0 +1,180 @@
+"""The Pathfinder models: input filters, a recurrent layer or its feedforward control, a readout per pixel (P§3.1)."""
+
+import math
+from typing import Iterator
+
+import torch
+from detectron2.config import configurable
+from detectron2.modeling import META_ARCH_REGISTRY
+from torch import Tensor, nn
+
+from rfpn.fixed_point import lipschitz_penalty, relative_residual
+from rfpn.layers import ConvLSTMCell, HGRUCell, RecurrentLayer
+from rfpn.layers.filters import pathfinder_filter_bank
+from rfpn.modeling.feedforward import FeedforwardLayers
+from rfpn.modeling.losses import focal_loss
+from rfpn.modeling.recurrent import recurrent_options
+
+CELLS = ("hgru", "conv_lstm")
+LAYERS = ("recurrent", "feedforward")
+LOSSES = ("focal", "cross_entropy")
+
+
+@META_ARCH_REGISTRY.register()
+class PathfinderNet(nn.Module):
+    """Drive x = (G∗image + b)², a layer, then batch norm and a 1×1 convolution to logits of background and target.
+
+    Batch norms (readout, hGRU, feedforward control) use the statistics of the batch in training and in evaluation, as
+    released: an image's result depends on its batch, so evaluate with the batch size of training. Under several
+    processes each uses its own images.
+    """
+
+    @configurable
+    def __init__(
+        self,
+        *,
+        layer: nn.Module,
+        channels: int = 25,
+        drive_bias: bool = True,
+        focal_gamma: float = 2.0,
+        lipschitz_weight: float = 0.0,
+        supervise_all_steps: bool = False,
+    ):
+        """
+        Args:
+            layer: RecurrentLayer or FeedforwardLayers on C channels.
+            channels: C, 1 to 25; fewer than 25 are spread evenly over the filter bank.
+            drive_bias: give the filters a bias b.
+            focal_gamma: γ of the loss, 0 for cross entropy. lipschitz_weight: of the penalty in the loss.
+            supervise_all_steps: mean loss of the readouts of all steps, with gradients through all of them.
+
+        Raises:
+            ValueError: naming the argument that cannot work.
+        """
+        super().__init__()
+        bank = pathfinder_filter_bank()
+        if not 1 <= channels <= len(bank):
+            raise ValueError(f"PathfinderNet channels must be 1 to {len(bank)}, got {channels}")
+        recurrent = isinstance(layer, RecurrentLayer)
+        if supervise_all_steps and not (recurrent and layer.gradient == "bptt"):
+            raise ValueError("PathfinderNet supervise_all_steps needs a recurrent layer with gradient 'bptt'")
+        if lipschitz_weight > 0 and not (recurrent and layer.lipschitz):
+            raise ValueError("PathfinderNet lipschitz_weight needs a recurrent layer with lipschitz=True")
+        self.filters = nn.Conv2d(1, channels, bank.shape[-1], padding=bank.shape[-1] // 2, bias=drive_bias)
+        self.filters.weight.data.copy_(bank[torch.linspace(0, len(bank) - 1, channels).round().long()])
+        self.layer = layer
+        self.norm = nn.BatchNorm2d(channels, eps=1e-3, track_running_stats=False)
+        self.readout = nn.Conv2d(channels, 2, 1)
+        nn.init.xavier_normal_(self.readout.weight)
+        # the prior of a target pixel is 0.01
+        self.readout.bias.data.copy_(torch.tensor([math.log(0.99 / 0.01), 0.0]))
+        self.focal_gamma = focal_gamma
+        self.lipschitz_weight = lipschitz_weight
+        self.supervise_all_steps = supervise_all_steps
+
+    @classmethod
+    def from_config(cls, cfg) -> dict:
+        """Arguments from a config. Raises ValueError naming the key that cannot work."""
+        node, recurrent = cfg.MODEL.PATHFINDER, cfg.MODEL.RECURRENT
+        for key, value, allowed in (
+            ("PATHFINDER.LAYER", node.LAYER, LAYERS),
+            ("PATHFINDER.LOSS", node.LOSS, LOSSES),
+            ("RECURRENT.CELL", recurrent.CELL, CELLS),
+        ):
+            if value not in allowed:
+                raise ValueError(f"MODEL.{key} must be one of {', '.join(allowed)}, got {value!r}")
+        if not 1 <= node.CHANNELS <= 25:
+            raise ValueError(f"MODEL.PATHFINDER.CHANNELS must be 1 to 25, got {node.CHANNELS}")
+        if node.FOCAL_GAMMA != 0 and not node.FOCAL_GAMMA >= 1:
+            raise ValueError(f"MODEL.PATHFINDER.FOCAL_GAMMA must be 0 or at least 1, got {node.FOCAL_GAMMA}")
+        if node.SUPERVISE_ALL_STEPS and (node.LAYER, recurrent.GRADIENT) != ("recurrent", "bptt"):
+            raise ValueError("MODEL.PATHFINDER.SUPERVISE_ALL_STEPS needs LAYER 'recurrent' and RECURRENT.GRADIENT 'bptt'")
+        if node.LAYER == "feedforward" and recurrent.LIPSCHITZ.WEIGHT > 0:
+            raise ValueError("MODEL.RECURRENT.LIPSCHITZ.WEIGHT must be 0 with MODEL.PATHFINDER.LAYER 'feedforward'")
+        return {
+            "layer": _build_layer(cfg),
+            "channels": node.CHANNELS,
+            "drive_bias": node.LAYER == "recurrent",
+            "focal_gamma": node.FOCAL_GAMMA if node.LOSS == "focal" else 0.0,
+            "lipschitz_weight": recurrent.LIPSCHITZ.WEIGHT,
+            "supervise_all_steps": node.SUPERVISE_ALL_STEPS,
+        }
+
+    @property
+    def device(self) -> torch.device:
+        return self.filters.weight.device
+
+    def forward(self, batched_inputs: list[dict]):
+        """
+        Args:
+            batched_inputs: dicts with ``image`` (1, H, W), grey values 0 to 255, all of one size, and in training
+                ``sem_seg`` (H, W), 1 on the target and 0 elsewhere.
+
+        Returns:
+            In training a dict of scalar losses ``loss_segmentation`` and, where the penalty is on,
+            ``loss_lipschitz``. In evaluation a list of dicts with ``sem_seg`` (2, H, W), logits.
+        """
+        drive = self.drive(batched_inputs)
+        if not self.training:
+            return [{"sem_seg": logits} for logits in self.logits(self._features(drive)[0])]
+        target = torch.stack([x["sem_seg"] for x in batched_inputs]).to(self.device)
+        if self.supervise_all_steps:
+            loss, penalty = self._loss_of_all_steps(drive, target)
+        else:
+            features, penalty = self._features(drive)
+            loss = focal_loss(self.logits(features), target, self.focal_gamma)
+        losses = {"loss_segmentation": loss}
+        if self.lipschitz_weight > 0:
+            losses["loss_lipschitz"] = penalty * self.lipschitz_weight
+        return losses
+
+    def drive(self, batched_inputs: list[dict]) -> Tensor:
+        """x = (G∗image/255 + b)², (N, C, H, W), in float32: squares of half precision lose too much."""
+        sizes = {tuple(x["image"].shape) for x in batched_inputs}
+        if len(sizes) != 1 or len(size := sizes.pop()) != 3 or size[0] != 1:
+            raise ValueError("PathfinderNet needs grey images (1, H, W) of one size; see INPUT.PATHFINDER_SIZE")
+        images = torch.stack([x["image"] for x in batched_inputs]).to(self.device).float() / 255
+        with torch.autocast(self.device.type, enabled=False):
+            return self.filters(images).square()
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Readout: hidden state (N, C, H, W) -> logits (N, 2, H, W) of background and target."""
+        return self.readout(self.norm(features))
+
+    @torch.no_grad()
+    def time_course(self, batched_inputs: list[dict], steps: int) -> Iterator[Tensor]:
+        """Yield the logits (N, 2, H, W) after each of the steps 1 … ``steps``, from one unrolling."""
+        if not isinstance(self.layer, RecurrentLayer):
+            raise ValueError("the feedforward control has no steps; use a config with MODEL.PATHFINDER.LAYER 'recurrent'")
+        for hidden in self.layer.unroll(self.drive(batched_inputs), steps):
+            yield self.logits(hidden)
+
+    def _features(self, drive: Tensor) -> tuple[Tensor, Tensor | None]:
+        output = self.layer(drive)
+        return (output.hidden, output.penalty) if isinstance(self.layer, RecurrentLayer) else (output, None)
+
+    def _loss_of_all_steps(self, drive: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        layer, losses = self.layer, []
+        state = layer.initial_state(drive).requires_grad_()
+        for _ in range(layer.steps):
+            previous, state = state, layer.cell(drive, state)
+            losses.append(focal_loss(self.logits(layer.hidden(state)), target, self.focal_gamma))
+        penalty = state.new_zeros(())
+        if layer.lipschitz:
+            penalty = lipschitz_penalty(state, previous, layer.coefficient, layer.reduction, layer.probe)
+        layer.diagnostics.update(residual=relative_residual(state, previous).mean(), penalty=penalty.detach())
+        return torch.stack(losses).mean(), penalty
+
+
+def _build_layer(cfg) -> nn.Module:
+    node, recurrent = cfg.MODEL.PATHFINDER, cfg.MODEL.RECURRENT
+    kernel_size = recurrent.KERNEL_SIZE or 15
+    if kernel_size < 1 or kernel_size % 2 == 0:
+        raise ValueError(f"MODEL.RECURRENT.KERNEL_SIZE must be odd, or 0 for 15, got {recurrent.KERNEL_SIZE}")
+    if node.LAYER == "feedforward":
+        return FeedforwardLayers(node.CHANNELS, kernel_size, node.FEEDFORWARD_LAYERS)
+    options = recurrent_options(cfg)
+    if recurrent.CELL == "conv_lstm":
+        return RecurrentLayer(ConvLSTMCell(node.CHANNELS, kernel_size), **options)
+    cell = HGRUCell(node.CHANNELS, kernel_size, recurrent.FORM, recurrent.GATE_BIAS, recurrent.GATE_STEPS or 8)
+    return RecurrentLayer(cell, **options)
