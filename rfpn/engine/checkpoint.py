@@ -2,12 +2,11 @@
 
 import logging
 import os
-import pickle
 
 from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.utils.file_io import PathManager
 
-from rfpn.engine.safe_pickle import load_arrays
+from rfpn.engine.safe_pickle import load_arrays, load_tensors
 
 _PARTIAL = ".partial"
 
@@ -40,13 +39,10 @@ class Checkpointer(DetectionCheckpointer):
     def _load_file(self, filename: str) -> dict:
         if filename.endswith(".pkl"):
             return _zoo_format(load_arrays(filename))
-        try:
+        if filename.endswith(".pyth"):
             return super()._load_file(filename)
-        except pickle.UnpicklingError as error:
-            raise ValueError(
-                f"{os.path.abspath(filename)} holds more than tensors and is not loaded, since reading it could run code; "
-                f"convert it with tools/convert_checkpoint.py ({str(error).splitlines()[0]})"
-            ) from None
+        loaded = load_tensors(filename)
+        return loaded if "model" in loaded else {"model": loaded}
 
     def _load_model(self, checkpoint: dict):
         total = len(self.model.state_dict())

@@ -4,6 +4,7 @@ import os
 import pickle
 
 import numpy
+import torch
 
 _NUMPY_CORE = "numpy._core" if hasattr(numpy, "_core") else "numpy.core"
 # every global that pickled numpy arrays and plain containers need, under numpy 1 and 2
@@ -42,3 +43,20 @@ def load_arrays(path: str):
             raise ValueError(f"{os.path.abspath(path)} is refused: it holds more than arrays ({error})") from None
         except (EOFError, IndexError, AttributeError, ImportError, TypeError) as error:
             raise ValueError(f"{os.path.abspath(path)} is damaged: {error}") from None
+
+
+def load_tensors(path: str):
+    """``torch.load`` of a .pth file that holds tensors, numpy arrays and plain containers alone.
+
+    Raises:
+        ValueError: naming the file, and what else it holds.
+    """
+    numpy_core = numpy._core if hasattr(numpy, "_core") else numpy.core
+    admitted = [numpy.ndarray, numpy.dtype, numpy_core.multiarray._reconstruct, numpy_core.multiarray.scalar]
+    admitted += [type(numpy.dtype(kind)) for kind in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "bool")]
+    try:
+        with torch.serialization.safe_globals(admitted):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{os.path.abspath(path)} is refused: it holds more than arrays ({reason})") from None

@@ -1,0 +1,60 @@
+"""The paper's released checkpoints, rewritten in this project's names."""
+
+import re
+
+from torch import Tensor, nn
+
+from rfpn.layers.released import cell_state_dict
+from rfpn.modeling.mask_head import HGRUMaskHead
+
+HEAD = "roi_heads.mask_head."
+# the released head registers its cell twice; both copies hold the same values
+_CELLS = ("recurrent.", "mask_fcn_rnn.")
+_HEAD_NAMES = {"horizontal_norm": "norm", "deconv": "deconv", "predictor": "predictor"}
+
+
+def is_released(state: dict[str, Tensor]) -> bool:
+    """Whether a state dict names a mask head as the released code does."""
+    return any(name.startswith((HEAD + _CELLS[1], HEAD + "horizontal_norm")) for name in state)
+
+
+def convert_released(state: dict[str, Tensor], head: HGRUMaskHead) -> dict[str, Tensor]:
+    """Rename a released model's tensors for a model that holds ``head``.
+
+    Args:
+        state: name -> tensor in the released names, with or without a ``module.`` prefix.
+        head: a mask head of the same width.
+
+    Raises:
+        KeyError: naming what is missing or unknown. ValueError: the two copies of the cell differ.
+    """
+    state = {re.sub(r"^module\.", "", name): value for name, value in state.items()}
+    converted = {name: value for name, value in state.items() if not name.startswith(HEAD)}
+    cells = [_part(state, HEAD + prefix) for prefix in _CELLS]
+    first, *others = [cell for cell in cells if cell] or [{}]
+    for other in others:
+        differing = [name for name in first if name not in other or not (first[name] == other[name]).all()]
+        if differing:
+            raise ValueError(f"released mask head: its two copies of the cell differ in {', '.join(differing)}")
+    for name, value in cell_state_dict(head.recurrent.cell, first).items():
+        converted[f"{HEAD}recurrent.cell.{name}"] = value
+    for name, value in _part(state, HEAD).items():
+        if name.startswith(_CELLS):
+            continue
+        theirs, _, rest = name.partition(".")
+        if theirs not in _HEAD_NAMES:
+            raise KeyError(f"released mask head: unknown tensor {name}")
+        converted[f"{HEAD}{_HEAD_NAMES[theirs]}.{rest}"] = value
+    return converted
+
+
+def head_of(model: nn.Module) -> HGRUMaskHead:
+    """The recurrent mask head of a model. Raises ValueError where it has none."""
+    for module in model.modules():
+        if isinstance(module, HGRUMaskHead):
+            return module
+    raise ValueError("the configured model has no HGRUMaskHead (MODEL.ROI_MASK_HEAD.NAME)")
+
+
+def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)}

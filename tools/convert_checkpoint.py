@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Rewrite a checkpoint of the paper's released code in this project's names.
+
+    python tools/convert_checkpoint.py --config-file configs/COCO-PanopticSegmentation/rfpn_R_50_1x.yaml \\
+        released.pth converted.pth
+
+Reads .pth files that hold tensors and numpy arrays, .pkl and .npz files of arrays; nothing in them is run.
+"""
+
+import argparse
+import os
+
+import numpy as np
+import torch
+from detectron2.modeling import build_model
+
+from rfpn.engine.convert import convert_released, head_of, is_released
+from rfpn.engine.safe_pickle import load_arrays, load_tensors
+from rfpn.engine.setup import load_cfg, one_line_errors
+
+
+def read(path: str) -> dict[str, torch.Tensor]:
+    """Name -> tensor from a checkpoint file, without prefixes such as ``state_dict/``."""
+    if path.endswith(".npz"):
+        state = {name.removeprefix("state_dict/"): value for name, value in np.load(path, allow_pickle=False).items()}
+    elif path.endswith(".pkl"):
+        state = load_arrays(path)
+    else:
+        state = load_tensors(path)
+    state = state.get("model", state.get("state_dict", state))
+    return {name: torch.as_tensor(value) for name, value in state.items()}
+
+
+def convert(args) -> None:
+    """Read, rename, check against the configured model, write."""
+    if not os.path.isfile(args.input):
+        raise FileNotFoundError(f"{os.path.abspath(args.input)} does not exist")
+    cfg = load_cfg(args.config_file, ["MODEL.WEIGHTS", "", "MODEL.DEVICE", "cpu", *args.opts])
+    model = build_model(cfg)
+    state = read(args.input)
+    if not is_released(state):
+        raise ValueError(f"{os.path.abspath(args.input)} names no released recurrent mask head")
+    converted = convert_released(state, head_of(model))
+    wanted = model.state_dict()
+    wrong = [name for name in converted if name in wanted and wanted[name].shape != converted[name].shape]
+    if wrong:
+        raise ValueError(f"{os.path.abspath(args.input)}: shapes do not fit the configuration: {', '.join(wrong)}")
+    torch.save({"model": converted}, args.output + ".partial")
+    os.replace(args.output + ".partial", args.output)
+    left = len(wanted.keys() - converted.keys())
+    print(f"{args.output}: {len(converted)} tensors; the configured model has {left} more")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config-file", required=True, metavar="FILE")
+    parser.add_argument("input")
+    parser.add_argument("output")
+    parser.add_argument("opts", nargs=argparse.REMAINDER, help="config overrides, KEY VALUE")
+    with one_line_errors():
+        convert(parser.parse_args())
