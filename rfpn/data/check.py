@@ -64,6 +64,8 @@ def check_class_counts(dataset_name: str, *, thing_classes: int, sem_seg_classes
         ValueError: the counts differ. A set without things may keep any ROI_HEADS.NUM_CLASSES.
     """
     metadata = MetadataCatalog.get(dataset_name)
+    if metadata.get("stuff_classes") is None:
+        raise ValueError(f"dataset '{dataset_name}' lacks the metadata stuff_classes; register it with register_panoptic")
     things, stuff = len(metadata.thing_classes), len(metadata.stuff_classes)
     if things and thing_classes != things:
         raise ValueError(
@@ -76,26 +78,25 @@ def check_class_counts(dataset_name: str, *, thing_classes: int, sem_seg_classes
         )
 
 
-def check_files(dataset_name: str, *, made_on_use: bool = False) -> None:
+def check_files(dataset_name: str) -> None:
     """Checks that the folders and JSONs of a registered set exist, Detectron2's own ``coco_2017_*`` sets included.
 
-    Args:
-        made_on_use: label maps and instances JSON are made at first use, so they may be missing.
+    Label maps and instances JSON may be missing where they are made at first use (metadata ``made_on_use``).
 
     Raises:
         FileNotFoundError: names every missing path and the command or variable that mends it.
     """
     metadata = MetadataCatalog.get(dataset_name)
-    given = [(key, metadata.get(key)) for key in ("image_root", "panoptic_root", "panoptic_json")]
-    derived = [] if made_on_use else [(key, metadata.get(key)) for key in ("sem_seg_root", "json_file")]
-    missing = [path for key, path in given if path and not os.path.exists(path)]
+    given = [metadata.get(key) for key in ("image_root", "panoptic_root", "panoptic_json")]
+    missing = [path for path in given if path and not os.path.exists(path)]
     if missing:
         raise FileNotFoundError(
             f"dataset '{dataset_name}': missing {', '.join(missing)}; set DETECTRON2_DATASETS "
             f"(now {os.getenv('DETECTRON2_DATASETS', 'datasets')}) or see datasets/README.md"
         )
-    missing = [path for key, path in derived if path and not os.path.exists(path)]
-    if missing:
+    made = [metadata.get(key) for key in ("sem_seg_root", "json_file")]
+    missing = [path for path in made if path and not os.path.exists(path)]
+    if missing and not metadata.get("made_on_use"):
         raise FileNotFoundError(
             f"dataset '{dataset_name}': missing {', '.join(missing)}; make it with {PREPARE_COMMAND}"
         )

@@ -104,6 +104,7 @@ def register_panoptic(
         panoptic_json=split.panoptic_json,
         sem_seg_root=split.sem_seg_root,
         json_file=split.instances_json,
+        made_on_use=derive,
         **metadata,
     )
     _registered[name] = arguments
@@ -142,7 +143,7 @@ def load_panoptic(name: str, split: Split, *, derive: bool) -> list:
         FileNotFoundError: a folder, or pictures listed in ``images``, are missing; names them.
         ValueError: the JSONs don't fit each other, or every instance is a crowd region.
     """
-    check_files(name, made_on_use=derive)
+    check_files(name)
     content = read_panoptic_json(split.panoptic_json)
     categories = split_categories(content["categories"], split.panoptic_json)
     _check_categories(name, categories, split)

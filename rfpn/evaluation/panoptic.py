@@ -1,0 +1,170 @@
+"""Panoptic quality in Detectron2, and a self-test that feeds the ground truth back as prediction."""
+
+import itertools
+import json
+import logging
+import os
+import tempfile
+from collections import OrderedDict
+from typing import Optional
+
+import torch
+from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.evaluation import COCOPanopticEvaluator
+from detectron2.modeling.meta_arch.panoptic_fpn import combine_semantic_and_instance_outputs
+from detectron2.structures import Instances
+from detectron2.utils import comm
+from tabulate import tabulate
+
+from rfpn.data.annotations import read_panoptic_json
+from rfpn.data.mapper import PanopticMapper
+from rfpn.data.panoptic_png import MAX_ID
+from rfpn.evaluation.pq import GROUPS, score_panoptic
+
+logger = logging.getLogger(__name__)
+
+_SUFFIXES = {"All": "", "Things": "_th", "Stuff": "_st"}
+
+
+class PanopticEvaluator(COCOPanopticEvaluator):
+    """PQ, SQ, RQ of All, Things (``_th``) and Stuff (``_st``), in percent, under the key ``panoptic_seg``.
+
+    A group of which no category occurs (a set without stuff, say) scores NaN, with 0 categories in the table; "All"
+    is then the other group. See :func:`rfpn.evaluation.pq.score_panoptic` for the ground truth's checks.
+    """
+
+    def __init__(self, dataset_name: str, output_dir: Optional[str] = None, *, workers: Optional[int] = None):
+        """
+        Args:
+            dataset_name: a registered panoptic set.
+            output_dir: folder for ``predictions.json``; default: not kept.
+            workers: processes of the scoring, at most one a CPU and one an image; default: one for 25 images.
+        """
+        super().__init__(dataset_name, output_dir)
+        self._workers = workers
+
+    def process(self, inputs: list, outputs: list) -> None:
+        """Takes N images' inputs (``image_id``, ``file_name``) and outputs (``panoptic_seg``)."""
+        cleaned = []
+        for record, output in zip(inputs, outputs):
+            panoptic_seg, segments_info = output["panoptic_seg"]
+            if segments_info is not None:
+                segments_info = visible_segments(panoptic_seg, segments_info, record["file_name"])
+            cleaned.append({"panoptic_seg": (panoptic_seg, segments_info)})
+        super().process(inputs, cleaned)
+
+    def evaluate(self) -> Optional[dict]:
+        """Scores what all processes collected; returns the results on the main process, None elsewhere."""
+        comm.synchronize()
+        predictions = list(itertools.chain(*comm.gather(self._predictions)))
+        self._predictions = []
+        if not comm.is_main_process():
+            return None
+        gt = read_panoptic_json(self._metadata.panoptic_json)
+        file_names = {a["image_id"]: a["file_name"] for a in gt["annotations"]}
+        predictions = [p for p in predictions if p["image_id"] in file_names]
+        with tempfile.TemporaryDirectory(prefix="panoptic_eval") as folder:
+            for prediction in predictions:
+                # The ground truth's own name: base names of two images may be the same.
+                prediction["file_name"] = file_names[prediction["image_id"]]
+                path = os.path.join(folder, prediction["file_name"])
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "wb") as f:
+                    f.write(prediction.pop("png_string"))
+            quality = score_panoptic(gt, self._metadata.panoptic_root, predictions, folder, workers=self._workers)
+        if self._output_dir:
+            with open(os.path.join(self._output_dir, "predictions.json"), "w") as f:
+                json.dump({**gt, "annotations": predictions}, f)
+        if quality["area_mismatches"]:
+            logger.warning(
+                f"{self._metadata.panoptic_json}: {quality['area_mismatches']} segments' 'area' is not their number of "
+                "pixels; counted anew"
+            )
+        _log_table(quality)
+        results = {}
+        for group, suffix in _SUFFIXES.items():
+            results.update({f"{key.upper()}{suffix}": 100 * quality[group][key] for key in ("pq", "sq", "rq")})
+        return OrderedDict({"panoptic_seg": results})
+
+
+def visible_segments(panoptic_seg: torch.Tensor, segments_info: list, name: str) -> list:
+    """The segments of (H, W) ``panoptic_seg`` that have a pixel.
+
+    Detectron2's merging lists a segment even where others cover it wholly, if STUFF_AREA_LIMIT is 0 or
+    OVERLAP_THRESH is 1; panopticapi refuses those.
+
+    Raises:
+        ValueError: an id is below 1 (0 is void) or above 2²⁴ − 1, or a non-zero pixel's id is not listed.
+    """
+    present = set(torch.unique(panoptic_seg).tolist())
+    listed = {s["id"] for s in segments_info}
+    if any(not 1 <= i <= MAX_ID for i in listed | present - {0}):
+        raise ValueError(f"{name}: predicted segment ids must lie in [1, {MAX_ID}]")
+    if present - listed - {0}:
+        raise ValueError(f"{name}: predicted pixels carry unlisted ids {sorted(present - listed - {0})[:5]}")
+    # The evaluator takes these apart, so the model's own dicts are left whole.
+    return [dict(s) for s in segments_info if s["id"] in present]
+
+
+def _log_table(quality: dict) -> None:
+    rows = [[g] + [100 * quality[g][k] for k in ("pq", "sq", "rq")] + [quality[g]["n"]] for g in GROUPS]
+    table = tabulate(
+        rows, headers=["", "PQ", "SQ", "RQ", "#categories"], tablefmt="pipe", floatfmt=".3f", numalign="center"
+    )
+    logger.info("Panoptic Evaluation Results:\n" + table)
+
+
+def self_test(dataset_name: str, *, at_least: float = 100 - 1e-6) -> dict:
+    """Scores a set's ground truth as its own prediction, through the mapper's labels and the evaluator's id maps.
+
+    Where class ids or label maps are shifted against the JSON, losses look good and PQ is low; this test finds it
+    before training.
+
+    Args:
+        at_least: PQ, in percent, that "All" must reach. Instances given as polygons, such as COCO's own, overlap and
+            differ slightly from the panoptic PNGs: lower it for them.
+
+    Returns:
+        The evaluator's results.
+
+    Raises:
+        ValueError: PQ is lower.
+    """
+    metadata = MetadataCatalog.get(dataset_name)
+    evaluator = PanopticEvaluator(dataset_name)
+    evaluator.reset()
+    mapper = PanopticMapper(
+        True,
+        augmentations=[],
+        image_format="BGR",
+        use_instance_mask=True,
+        instance_mask_format="bitmask",
+        sem_seg_classes=len(metadata.stuff_classes),
+        ignore_label=metadata.ignore_label,
+    )
+    for record in DatasetCatalog.get(dataset_name):
+        truth = _truth_as_prediction(mapper(record), metadata.ignore_label)
+        evaluator.process([record], [{"panoptic_seg": truth}])
+    results = evaluator.evaluate()
+    pq = results["panoptic_seg"]["PQ"]
+    if not pq >= at_least:
+        raise ValueError(
+            f"dataset '{dataset_name}': its ground truth scores PQ {pq:.2f} against itself, not {at_least:.2f}; check "
+            f"the label maps in {metadata.sem_seg_root} (0 things, 1..n stuff in ascending category id) and the id maps"
+        )
+    return results
+
+
+def _truth_as_prediction(mapped: dict, ignore_label: int) -> tuple:
+    """``panoptic_seg`` and ``segments_info`` that a perfect model would give for one mapped training record."""
+    truth = mapped["instances"]
+    instances = Instances(
+        truth.image_size,
+        pred_masks=truth.gt_masks.tensor.bool(),
+        pred_classes=truth.gt_classes,
+        scores=torch.ones(len(truth)),
+    )
+    semantic = mapped["sem_seg"].masked_fill(mapped["sem_seg"] == ignore_label, 0)
+    return combine_semantic_and_instance_outputs(
+        instances, semantic, overlap_threshold=0.5, stuff_area_thresh=0, instances_score_thresh=0.0
+    )

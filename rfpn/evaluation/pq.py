@@ -1,0 +1,137 @@
+"""Panoptic quality by panopticapi, with the ground truth checked and groups without categories allowed."""
+
+import contextlib
+import io
+import math
+import os
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import Optional
+
+import numpy as np
+from panopticapi.evaluation import PQStat, pq_compute_single_core
+
+from rfpn.data.panoptic_png import index_segments, read_panoptic_png, write_panoptic_png
+
+# Below this many pictures a process costs more than it saves.
+_IMAGES_A_WORKER = 25
+
+# Result group -> whether its categories are things; None is both.
+GROUPS = {"All": None, "Things": True, "Stuff": False}
+
+
+def score_panoptic(
+    gt: dict, gt_folder: str, predictions: list, pred_folder: str, *, workers: Optional[int] = None
+) -> dict:
+    """PQ, SQ, RQ of ``predictions`` against ``gt`` (Kirillov et al., "Panoptic Segmentation", Eq. 1).
+
+    Areas of the ground truth are counted from its PNGs, never taken from the JSON. Pixels of crowd regions count
+    neither for nor against a prediction of their category.
+
+    Args:
+        gt: COCO panoptic JSON.
+        gt_folder, pred_folder: folders of the panoptic PNGs.
+        predictions: one COCO panoptic annotation for each of ``gt``'s.
+        workers: processes, at most one a CPU and one an image; 0 or 1: none besides this; default: one for every
+            25 images.
+
+    Returns:
+        group ("All", "Things", "Stuff") -> ``pq``, ``sq``, ``rq`` in [0, 1] and ``n``, the number of categories that
+        occur. A group in which no category occurs has NaN and n = 0. ``per_class``: category id -> pq, sq, rq.
+        ``area_mismatches``: number of ground-truth segments whose JSON area was wrong.
+
+    Raises:
+        ValueError: an image lacks a prediction, or a file of the ground truth is wrong; names it.
+    """
+    predicted = {p["image_id"]: p for p in predictions}
+    missing = [a["image_id"] for a in gt["annotations"] if a["image_id"] not in predicted]
+    if missing:
+        raise ValueError(f"{len(missing)} images have no prediction, the first is image {missing[0]}")
+    pairs = [(a, predicted[a["image_id"]]) for a in gt["annotations"]]
+    categories = {c["id"]: c for c in gt["categories"]}
+    workers = worker_count(len(pairs), workers)
+    job = partial(_score_pairs, gt_folder=gt_folder, pred_folder=pred_folder, categories=categories)
+    if workers == 1:
+        parts = [job(pairs)]
+    else:
+        with ProcessPoolExecutor(workers) as pool:  # leaving the block ends the processes
+            parts = list(pool.map(job, [pairs[i::workers] for i in range(workers)]))
+    total, mismatches = PQStat(), 0
+    for stat, wrong_areas in parts:
+        total += stat
+        mismatches += wrong_areas
+    results = {group: _average(total, categories, isthing) for group, isthing in GROUPS.items()}
+    results["per_class"] = {i: _class_quality(total[i]) for i in categories}
+    results["area_mismatches"] = mismatches
+    return results
+
+
+def worker_count(images: int, workers: Optional[int] = None) -> int:
+    """Processes to use: ``workers`` or one for every 25 images, at most one a CPU and one an image."""
+    wanted = math.ceil(images / _IMAGES_A_WORKER) if workers is None else workers
+    return max(1, min(wanted, os.cpu_count() or 1, images))
+
+
+def _score_pairs(pairs: list, gt_folder: str, pred_folder: str, categories: dict) -> tuple:
+    """panopticapi's counts over some images, and the number of wrong areas."""
+    total, mismatches = PQStat(), 0
+    for gt, prediction in pairs:
+        gt, wrong_areas, merged = _checked(gt, gt_folder)
+        mismatches += wrong_areas
+        folder = gt_folder
+        if merged is not None:
+            folder = pred_folder
+            gt["file_name"] = f"merged_crowds_{gt['image_id']}.png"
+            write_panoptic_png(os.path.join(folder, gt["file_name"]), merged)
+        with contextlib.redirect_stdout(io.StringIO()):
+            total += pq_compute_single_core(0, [(gt, prediction)], folder, pred_folder, categories)
+    return total, mismatches
+
+
+def _checked(gt: dict, gt_folder: str) -> tuple:
+    """The annotation with counted areas, how many were wrong, and new ids (H, W) where crowds had to be merged.
+
+    panopticapi knows one crowd region a category; a second one would count against predictions on the first.
+    """
+    path = os.path.join(gt_folder, gt["file_name"])
+    ids = read_panoptic_png(path)
+    for segment in gt["segments_info"]:
+        for key in ("id", "category_id", "area", "iscrowd"):
+            if key not in segment:
+                raise ValueError(f"{path}: image {gt['image_id']}'s record of segment {segment} has no '{key}'")
+    try:
+        _, areas = index_segments(ids, gt["segments_info"])
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    wrong = sum(int(s["area"] != area) for s, area in zip(gt["segments_info"], areas))
+    segments, crowds, merged = [], {}, None
+    for segment, area in zip(gt["segments_info"], areas.tolist()):
+        first = crowds.get(segment["category_id"]) if segment["iscrowd"] else None
+        if first is not None:
+            merged = ids.copy() if merged is None else merged
+            merged[merged == segment["id"]] = first["id"]
+            first["area"] += area
+            continue
+        segments.append({**segment, "area": area})
+        if segment["iscrowd"]:
+            crowds[segment["category_id"]] = segments[-1]
+    return {**gt, "segments_info": segments}, wrong, merged
+
+
+def _class_quality(stat) -> dict:
+    """Quality of one category; NaN where it neither occurs nor is predicted."""
+    weight = stat.tp + 0.5 * stat.fp + 0.5 * stat.fn
+    if weight == 0:
+        return {"pq": math.nan, "sq": math.nan, "rq": math.nan}
+    return {"pq": stat.iou / weight, "sq": stat.iou / stat.tp if stat.tp else 0.0, "rq": stat.tp / weight}
+
+
+def _average(total, categories: dict, isthing: Optional[bool]) -> dict:
+    group = [i for i, c in categories.items() if isthing is None or bool(c["isthing"]) == isthing]
+    qualities = [q for q in (_class_quality(total[i]) for i in group) if not math.isnan(q["pq"])]
+    if not qualities:
+        return {"pq": math.nan, "sq": math.nan, "rq": math.nan, "n": 0}
+    means = {key: float(np.mean([q[key] for q in qualities])) for key in ("pq", "sq", "rq")}
+    if not all(0 <= value <= 1 + 1e-9 for value in means.values()):
+        raise ValueError(f"panoptic quality {means} is outside [0, 1]: the ground truth is inconsistent")
+    return {**means, "n": len(qualities)}
