@@ -64,8 +64,8 @@ class PathfinderMapper:
             image, target = image[::rows, ::columns], target[::rows, ::columns]
         return {
             **dataset_dict,
-            "image": torch.from_numpy(np.ascontiguousarray(image)[None]),
-            "sem_seg": torch.from_numpy(np.ascontiguousarray(target).view(np.uint8)),
+            "image": torch.from_numpy(np.array(image, order="C")[None]),
+            "sem_seg": torch.from_numpy(np.array(target, order="C").view(np.uint8)),
         }
 
     def _resize(self, picture: np.ndarray) -> np.ndarray:

@@ -1,0 +1,108 @@
+"""Registers Pathfinder folders in the published layout as Detectron2 data sets.
+
+A folder holds ``imgs/<batch>/sample_<i>.png`` beside ``seg/<batch>/sample_<i>.png``. The built-in names
+``pathfinder_<L>_{train,test}`` stand for ``$DETECTRON2_DATASETS/pathfinder/<split>/curv_contour_length_<L>``.
+"""
+
+import os
+import re
+
+from detectron2.data import DatasetCatalog, MetadataCatalog
+
+LENGTHS = (6, 9, 14, 20, 25)
+SPLITS = ("train", "test")
+
+_registered = {}  # name -> the arguments it was registered with
+
+
+def register_builtin_pathfinder(root: str) -> None:
+    """Register every length and split under ``root``, whether its files are there yet or not.
+
+    A name that is taken already is left alone.
+    """
+    for length in LENGTHS:
+        for split in SPLITS:
+            name = f"pathfinder_{length}_{split}"
+            if name not in DatasetCatalog:
+                register_pathfinder(name, builtin_folder(root, length, split), command=_command(root, length, split))
+
+
+def builtin_folder(root: str, length: int, split: str) -> str:
+    """Where the built-in set of one length and split lies."""
+    return os.path.join(root, "pathfinder", split, f"curv_contour_length_{length}")
+
+
+def register_pathfinder(
+    name: str, folder: str, *, start: int = 0, stop: int | None = None, command: str | None = None
+) -> None:
+    """Register a folder in the published layout; it is read when the data set is first used.
+
+    The authors' own folders hold all images of a length: give ``start`` and ``stop`` to split them.
+
+    Args:
+        folder: with ``imgs`` and ``seg``.
+        start, stop: take samples [start, stop) in the order of batch and sample number; ``stop`` None for all.
+        command: what makes the folder, for the error where it is missing.
+
+    Raises:
+        ValueError: ``name`` is taken by a set with other arguments.
+    """
+    arguments = (os.path.abspath(folder), start, stop)
+    if name in DatasetCatalog:
+        if _registered.get(name) != arguments:
+            raise ValueError(f"data set {name!r} is already registered with other arguments; choose another name")
+        return
+    _registered[name] = arguments
+    DatasetCatalog.register(name, lambda: load_pathfinder(folder, start, stop, command))
+    MetadataCatalog.get(name).set(
+        evaluator_type="pathfinder", image_root=os.path.join(folder, "imgs"), stuff_classes=["background", "target"]
+    )
+
+
+def load_pathfinder(folder: str, start: int = 0, stop: int | None = None, command: str | None = None) -> list[dict]:
+    """Dataset dicts with ``file_name``, ``sem_seg_file_name`` and ``image_id`` ("batch/sample_i"); opens no picture.
+
+    Raises:
+        FileNotFoundError: the folder, its images or some of their targets are missing; says which and what helps.
+    """
+    remedy = f"; make it with: {command}" if command else ""
+    images, targets = (_samples(os.path.join(folder, kind), remedy) for kind in ("imgs", "seg"))
+    unpaired = sorted(images.symmetric_difference(targets), key=_natural)
+    if unpaired:
+        raise FileNotFoundError(
+            f"{os.path.abspath(folder)}: {len(unpaired)} samples lie in only one of imgs and seg, "
+            f"e.g. {', '.join(unpaired[:3])}{remedy}"
+        )
+    names = sorted(images, key=_natural)[start:stop]
+    if not names:
+        raise FileNotFoundError(f"{os.path.abspath(folder)}: no sample in [{start}, {stop}) of {len(images)}{remedy}")
+    return [
+        {
+            "file_name": os.path.join(folder, "imgs", name),
+            "sem_seg_file_name": os.path.join(folder, "seg", name),
+            "image_id": os.path.splitext(name)[0],
+        }
+        for name in names
+    ]
+
+
+def _samples(folder: str, remedy: str) -> set[str]:
+    """Paths ``batch/sample_i.png`` below ``folder``."""
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"{os.path.abspath(folder)}: no such folder{remedy}")
+    names = set()
+    for batch in os.scandir(folder):
+        if batch.is_dir():
+            names.update(f"{batch.name}/{name}" for name in os.listdir(batch.path) if name.endswith(".png"))
+    return names
+
+
+def _natural(name: str) -> list:
+    """Sort key that puts sample_10 after sample_9."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def _command(root: str, length: int, split: str) -> str:
+    num = 190000 if split == "train" else 10000
+    output = os.path.join(root, "pathfinder", split)
+    return f"python datasets/prepare_pathfinder.py --length {length} --split {split} --num {num} --output {output}"

@@ -1,0 +1,90 @@
+"""Registration of Pathfinder folders."""
+
+import pytest
+from detectron2.data import DatasetCatalog, MetadataCatalog
+
+from rfpn.data.pathfinder import registration
+from rfpn.data.pathfinder.registration import builtin_folder, load_pathfinder, register_builtin_pathfinder, register_pathfinder
+
+
+@pytest.fixture(autouse=True)
+def catalog():
+    """Put the catalogues back as they were, without the built-in sets meanwhile."""
+    datasets, metadata, registered = dict(DatasetCatalog), dict(MetadataCatalog), dict(registration._registered)
+    for name in [name for name in DatasetCatalog if name.startswith("pathfinder_")]:
+        remove(name)
+    yield
+    for data, saved in ((DatasetCatalog, datasets), (MetadataCatalog, metadata), (registration._registered, registered)):
+        data.clear()
+        data.update(saved)
+
+
+def remove(name):
+    DatasetCatalog.remove(name)
+    MetadataCatalog.pop(name, None)
+    registration._registered.pop(name, None)
+
+
+def make_folder(root, batches=2, count=12, kinds=("imgs", "seg")):
+    """Empty files in the published layout; samples are numbered through all batches."""
+    for kind in kinds:
+        for batch in range(batches):
+            (root / kind / str(batch)).mkdir(parents=True)
+            for i in range(count):
+                (root / kind / str(batch) / f"sample_{batch * count + i}.png").touch()
+    return root
+
+
+def test_records_pair_images_and_targets_in_natural_order(tmp_path):
+    folder = make_folder(tmp_path, batches=11, count=3)
+    records = load_pathfinder(str(folder))
+    assert len(records) == 33
+    assert [r["image_id"] for r in records[:5]] == [f"{i // 3}/sample_{i}" for i in range(5)]
+    assert records[-1]["image_id"] == "10/sample_32"
+    assert records[4]["file_name"] == str(folder / "imgs/1/sample_4.png")
+    assert records[4]["sem_seg_file_name"] == str(folder / "seg/1/sample_4.png")
+
+
+def test_one_folder_can_be_split(tmp_path):
+    folder = str(make_folder(tmp_path))
+    register_pathfinder("mine_train", folder, stop=20)
+    register_pathfinder("mine_test", folder, start=20)
+    train, test = DatasetCatalog.get("mine_train"), DatasetCatalog.get("mine_test")
+    assert (len(train), len(test)) == (20, 4)
+    assert not {r["image_id"] for r in train} & {r["image_id"] for r in test}
+    assert MetadataCatalog.get("mine_test").evaluator_type == "pathfinder"
+
+
+def test_built_in_sets_lie_under_the_root(tmp_path):
+    register_builtin_pathfinder(str(tmp_path))
+    names = [f"pathfinder_{length}_{split}" for length in (6, 9, 14, 20, 25) for split in ("train", "test")]
+    assert all(name in DatasetCatalog for name in names)
+    make_folder((tmp_path / builtin_folder(str(tmp_path), 14, "test")))
+    assert len(DatasetCatalog.get("pathfinder_14_test")) == 24
+
+
+def test_missing_folder_names_itself_and_the_command(tmp_path):
+    register_builtin_pathfinder(str(tmp_path))
+    with pytest.raises(FileNotFoundError) as error:
+        DatasetCatalog.get("pathfinder_20_train")
+    assert builtin_folder(str(tmp_path), 20, "train") in str(error.value)
+    assert "datasets/prepare_pathfinder.py --length 20 --split train --num 190000" in str(error.value)
+
+
+def test_unpaired_samples_are_named(tmp_path):
+    folder = make_folder(tmp_path)
+    (folder / "seg/1/sample_15.png").unlink()
+    with pytest.raises(FileNotFoundError, match="1 samples lie in only one of imgs and seg, e.g. 1/sample_15.png"):
+        load_pathfinder(str(folder))
+    with pytest.raises(FileNotFoundError, match="no sample in"):
+        load_pathfinder(str(make_folder(tmp_path / "other")), start=24)
+
+
+def test_A12_registering_twice(tmp_path):
+    register_pathfinder("mine", str(tmp_path))
+    register_pathfinder("mine", str(tmp_path))
+    with pytest.raises(ValueError, match="'mine' is already registered"):
+        register_pathfinder("mine", str(tmp_path), stop=3)
+    DatasetCatalog.register("pathfinder_14_train", list)
+    register_builtin_pathfinder(str(tmp_path))
+    assert DatasetCatalog.get("pathfinder_14_train") == []
