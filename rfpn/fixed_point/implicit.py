@@ -4,7 +4,6 @@ from typing import Callable
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from rfpn.fixed_point.linear_solve import LinearSolution
 from rfpn.fixed_point.neumann import NeumannSum, neumann_series
@@ -17,13 +16,15 @@ class _SolveCotangent(torch.autograd.Function):
         return h.view_as(h)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, cotangent):
+        # create_graph: u's dependence on h would be missing from every second derivative, without a word
+        if torch.is_grad_enabled():
+            raise RuntimeError("the gradient of a fixed point cannot be differentiated again: use gradient 'bptt'")
         return ctx.solve(cotangent), None
 
 
 def replace_cotangent(h: Tensor, solve: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return ``h`` unchanged; in the backward pass its cotangent g becomes ``solve(g)``.
+    """Return ``h`` unchanged; in the backward pass its cotangent g becomes ``solve(g)``. RuntimeError with create_graph.
 
     ``solve`` is kept by the returned tensor's graph alone. It may hold ``h``, which lies upstream of that graph, so
     no reference cycle arises and an output that is dropped without backward frees everything at once.

@@ -7,6 +7,9 @@ from torch import Tensor
 
 from rfpn.fixed_point.iteration import sample_norm
 
+# largest ‖u‖ / ‖g‖ for a growth limit of 1
+_BOUND = 50.0
+
 
 class LinearSolution(NamedTuple):
     """u with (I − Jᵀ) u ≈ g and how it was found.
@@ -33,9 +36,9 @@ def linear_solve(
     """Solve (I − Jᵀ) u = g for every sample on its own, with at most K products Jᵀv.
 
     u minimises ‖g − (I − Jᵀ) u‖ over span{g, Jᵀg, …, (Jᵀ)^{K−1} g}, so it also serves where the Neumann series
-    diverges. ‖u‖ ≤ (1 + growth_limit·K)‖g‖, the bound of :func:`neumann_series`: a sample whose next iterate would
-    exceed it, or is not finite, keeps the one before (g itself if there is none). All is relative to ‖g‖ of the same
-    sample. Memory: K + 1 states.
+    diverges. ‖u‖ ≤ 50·growth_limit·‖g‖ whatever J is (100‖g‖, as a contraction by 0.99 may need, with the default): a
+    sample whose next iterate would exceed it, or is not finite, keeps the one before (g itself if there is none).
+    All is relative to ‖g‖ of the same sample. Memory: K + 1 states.
 
     Args:
         transpose: v (R, ...) -> Jᵀv (R, ...).
@@ -62,7 +65,7 @@ def linear_solve(
         image = torch.where((solving & size.isfinite())[:, None], image, 0.0)
         height = _arnoldi_step(basis, hessenberg, image, k)
         y, rest = _least_squares(hessenberg[:, : k + 2, : k + 1])
-        accepted = solving & size.isfinite() & (torch.linalg.vector_norm(y, dim=1) <= 1 + growth_limit * terms)
+        accepted = solving & size.isfinite() & (torch.linalg.vector_norm(y, dim=1) <= _BOUND * growth_limit)
         truncated |= solving & ~accepted
         weights[:, : k + 1] = torch.where(accepted[:, None], y, weights[:, : k + 1])
         residual = torch.where(accepted, rest, residual)

@@ -1,0 +1,119 @@
+import pytest
+import torch
+
+from rfpn.fixed_point import linear_solve, neumann_series
+from tests.problems import LinearCell, random, relative_error
+
+
+def transpose_of(jacobian):
+    return lambda vector: vector @ jacobian
+
+
+def exact(jacobian, g):
+    return torch.linalg.solve((torch.eye(len(jacobian), dtype=g.dtype) - jacobian).mT, g.mT).mT
+
+
+@pytest.mark.parametrize("radius", [0.5, 0.99, 1.5, 3.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_equals_the_dense_solve_also_where_the_series_diverges(seed, radius):
+    jacobian, g = LinearCell(radius=radius, seed=seed).weight.detach(), random((4, 6), seed)
+    solution = linear_solve(transpose_of(jacobian), g, 15, growth_limit=1e3)
+    assert relative_error(solution.total, exact(jacobian, g)) < 1e-9
+    # the space is exhausted after D products
+    assert not solution.truncated.any() and (solution.length <= 7).all() and (solution.residual < 1e-10).all()
+
+
+def test_minimises_the_residual_and_reports_it():
+    jacobian, g = LinearCell(size=40, radius=0.9).weight.detach(), random((4, 40))
+    before = torch.ones(4, dtype=torch.float64)
+    for terms in range(1, 20):
+        solution = linear_solve(transpose_of(jacobian), g, terms)
+        residual = g - (solution.total - solution.total @ jacobian)
+        relative = residual.norm(dim=1) / g.norm(dim=1)
+        torch.testing.assert_close(relative, solution.residual)
+        assert (relative <= before + 1e-12).all()
+        before = relative
+        series = neumann_series(transpose_of(jacobian), g, terms - 1, growth_limit=1e3).total
+        assert (relative <= (g - (series - series @ jacobian)).norm(dim=1) / g.norm(dim=1) + 1e-12).all()
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3, 65536.0])
+@pytest.mark.parametrize("gain", [0.5, 1.5, 30.0])
+def test_E4_linear_in_the_cotangent(scale, gain):
+    jacobian, g = random((20, 20)).float() * gain / 20**0.5, random((4, 20)).float()
+    one = linear_solve(transpose_of(jacobian), g, 10)
+    scaled = linear_solve(transpose_of(jacobian), g * scale, 10)
+    assert torch.equal(one.length, scaled.length)
+    assert relative_error(scaled.total, one.total * scale) < 1e-4
+
+
+def test_tolerance_ends_each_sample_alone():
+    gains = torch.stack([torch.linspace(0.0, top, 30, dtype=torch.float64) for top in (0.3, 0.95)])
+    g, calls = random((2, 30)), []
+
+    def transpose(vector):
+        calls.append(1)
+        return gains * vector
+
+    solution = linear_solve(transpose, g, 30, tolerance=1e-3)
+    assert solution.length[0] < solution.length[1] == len(calls) < 30
+    assert (solution.residual <= 1e-3).all() and not solution.truncated.any()
+    torch.testing.assert_close(solution.total, g / (1 - gains), rtol=0, atol=0.1)
+
+
+@pytest.mark.parametrize("count", [2, 100])
+def test_E6_does_not_depend_on_the_batch(count):
+    gains = torch.linspace(0.1, 3, count, dtype=torch.float64)[:, None] * torch.linspace(-1, 1, 12, dtype=torch.float64)
+    g = random((count, 12))
+    together = linear_solve(lambda v: gains * v, g, 10, tolerance=1e-4)
+    for i in range(0, count, 9):
+        alone = linear_solve(lambda v: gains[i] * v, g[i : i + 1], 10, tolerance=1e-4)
+        assert alone.length[0] == together.length[i] and alone.truncated[0] == together.truncated[i]
+        torch.testing.assert_close(alone.total[0], together.total[i])
+
+
+@pytest.mark.parametrize("distance", [0.0, 1e-12, 1e-4])
+def test_nearly_singular_system_stays_bounded(distance):
+    jacobian = torch.diag(torch.tensor([1 - distance, 0.5, 0.1], dtype=torch.float64))
+    g = random((2, 3))
+    solution = linear_solve(transpose_of(jacobian), g, 15, growth_limit=2.0)
+    assert solution.truncated.all()
+    assert (solution.total.norm(dim=1) <= 100 * g.norm(dim=1) * (1 + 1e-9)).all() and (solution.total != 0).any(dim=1).all()
+
+
+def test_identity_jacobian_gives_the_cotangent():
+    g = random((2, 3))
+    solution = linear_solve(lambda v: v, g, 15)
+    assert solution.truncated.all() and torch.equal(solution.total, g) and (solution.length == 0).all()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("start", [0, 3])
+def test_product_that_is_not_finite_ends_its_sample_only(bad, start):
+    jacobian, g, calls = LinearCell().weight.detach(), random((3, 6)), []
+
+    def transpose(vector):
+        product = vector @ jacobian
+        product[1] = bad if len(calls) >= start else product[1]
+        calls.append(1)
+        return product
+
+    solution = linear_solve(transpose, g, 10)
+    assert solution.truncated.tolist() == [False, True, False] and solution.length[1] == start
+    assert solution.total.isfinite().all()
+    assert relative_error(solution.total[[0, 2]], exact(jacobian, g)[[0, 2]]) < 1e-9
+
+
+def test_zero_cotangent_no_terms_and_no_samples():
+    zero = linear_solve(lambda v: 3 * v, torch.zeros(2, 6), 15)
+    assert torch.equal(zero.total, torch.zeros(2, 6)) and not zero.truncated.any()
+    g = random((2, 6))
+    assert torch.equal(linear_solve(lambda v: 3 * v, g, 0).total, g)
+    assert linear_solve(lambda v: 3 * v, torch.zeros(0, 6), 5, tolerance=1e-3).total.shape == (0, 6)
+
+
+def test_C9_half_precision_is_solved_in_float32():
+    g = torch.ones(2, 8, dtype=torch.bfloat16)
+    solution = linear_solve(lambda v: v * 0.5, g, 5)
+    assert solution.total.dtype == torch.float32
+    torch.testing.assert_close(solution.total, torch.full((2, 8), 2.0), rtol=1e-2, atol=0)

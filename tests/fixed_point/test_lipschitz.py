@@ -1,0 +1,108 @@
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from rfpn.fixed_point import check_penalty, column_sums, lipschitz_penalty
+from rfpn.fixed_point.lipschitz import REDUCTIONS
+from tests.problems import LinearCell, TanhCell, random
+
+
+def linear_step(jacobian, samples=2):
+    """h and h_previous with ∂h/∂h_previous = jacobian for every sample."""
+    previous = random((samples, len(jacobian))).requires_grad_()
+    return previous @ torch.tensor(jacobian, dtype=torch.float64).mT, previous
+
+
+@pytest.mark.parametrize(
+    "jacobian, excess",
+    [
+        ([[2.0, -2.0], [-2.0, 2.0]], [0.0, 0.0]),  # spectral radius 4, unseen
+        ([[-5.0, 0.0], [0.0, -5.0]], [0.0, 0.0]),  # negative sums are free
+        ([[0.5, 0.0], [0.0, 0.9]], [0.0, 0.0]),
+        ([[1.5, 0.0], [0.5, 1.0]], [1.1, 0.1]),  # columns, not rows
+        ([[0.0, 3.0], [0.0, 0.0]], [0.0, 2.1]),
+    ],
+)
+def test_E10_penalty_is_the_documented_formula(jacobian, excess):
+    for samples in (1, 5):
+        h, previous = linear_step(jacobian, samples)
+        square = torch.tensor(excess, dtype=torch.float64).square().sum()
+        wanted = {"mean_square": square / 2, "sum_square": square * samples, "norm": (square * samples).sqrt()}
+        for reduction in REDUCTIONS:
+            value = lipschitz_penalty(h, previous, 0.9, reduction)
+            torch.testing.assert_close(value, wanted[reduction], rtol=1e-9, atol=1e-12)
+
+
+def test_E10_random_signs_see_what_ones_do_not():
+    torch.manual_seed(0)
+    h, previous = linear_step([[2.0, -2.0], [-2.0, 2.0]], samples=200)
+    assert lipschitz_penalty(h, previous, probe="ones") == 0
+    # signs agree (sums 0) or differ (sums 4 and -4) with equal chance: mean of (0, 0, 3.1², 0)
+    value = lipschitz_penalty(h, previous, probe="rademacher").item()
+    assert 0.2 * 3.1**2 < value < 0.3 * 3.1**2
+
+
+def test_E10_column_sums():
+    cell = LinearCell()
+    previous = random((3, 6)).requires_grad_()
+    sums = column_sums(cell(random((3, 6)), previous), previous)
+    torch.testing.assert_close(sums, cell.weight.sum(dim=0).expand(3, 6))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("cell_class", [LinearCell, TanhCell])
+def test_double_backward_equals_finite_differences(cell_class, reduction):
+    cell = cell_class(size=3, radius=2.0, seed=1)
+    start = random((2, 3), 1) * 0.1
+
+    def penalty(weight, drive, x, previous):
+        h = torch.func.functional_call(cell, {"weight": weight, "drive": drive}, (x, previous))
+        return lipschitz_penalty(h, previous, 0.2, reduction)
+
+    inputs = [p.detach().clone().requires_grad_() for p in (cell.weight, cell.drive, random((2, 3)) * 0.1, start)]
+    assert penalty(*inputs) > 0
+    assert gradcheck(penalty, inputs)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_no_excess_gives_zero_gradient_not_nan(reduction):
+    cell, previous = LinearCell(radius=0.01), random((2, 6)).requires_grad_()
+    value = lipschitz_penalty(cell(random((2, 6)), previous), previous, 0.9, reduction)
+    (gradient,) = torch.autograd.grad(value, cell.weight)
+    assert value == 0 and torch.equal(gradient, torch.zeros_like(gradient))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_C1_no_samples_give_zero(reduction):
+    cell, previous = LinearCell(), random((0, 6)).requires_grad_()
+    value = lipschitz_penalty(cell(random((0, 6)), previous), previous, 0.0, reduction)
+    (gradient,) = torch.autograd.grad(value, cell.weight)
+    assert value == 0 and torch.equal(gradient, torch.zeros_like(gradient))
+
+
+def test_E10_mean_square_does_not_grow_with_samples():
+    cell, x, start = TanhCell(radius=2.0), random((3, 6)), random((3, 6), 1) * 0.1
+    values = []
+    for copies in (1, 10):
+        previous = start.repeat(copies, 1).requires_grad_()
+        values.append(lipschitz_penalty(cell(x.repeat(copies, 1), previous), previous, 0.1))
+    assert values[0] > 0
+    torch.testing.assert_close(values[0], values[1])
+
+
+def test_C9_half_precision_gives_float32():
+    previous = torch.ones(2, 4, dtype=torch.bfloat16, requires_grad=True)
+    assert lipschitz_penalty(previous * 2, previous).dtype == torch.float32
+
+
+def test_update_that_ignores_its_state_has_no_penalty():
+    previous = random((2, 3)).requires_grad_()
+    assert lipschitz_penalty(random((2, 3)).requires_grad_() * 2, previous, 0.0) == 0
+
+
+@pytest.mark.parametrize("arguments, named", [((1.0, "norm"), "1.0"), ((-0.1, "norm"), "-0.1"), ((0.9, "max"), "max")])
+def test_bad_settings_are_named(arguments, named):
+    with pytest.raises(ValueError, match=named):
+        check_penalty(*arguments)
+    with pytest.raises(ValueError, match="gaussian"):
+        check_penalty(0.9, "norm", "gaussian")
