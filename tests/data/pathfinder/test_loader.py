@@ -1,0 +1,40 @@
+"""Batches for scoring Pathfinder models."""
+
+import numpy as np
+import pytest
+from detectron2.data import DatasetCatalog, MetadataCatalog
+from PIL import Image
+
+from rfpn.config import get_cfg
+from rfpn.data.pathfinder.loader import build_pathfinder_test_loader
+from rfpn.data.pathfinder.registration import register_pathfinder
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    for kind in ("imgs", "seg"):
+        (tmp_path / kind / "0").mkdir(parents=True)
+        for i in range(7):
+            Image.fromarray(np.full((16, 16), 10 * i, np.uint8)).save(tmp_path / kind / "0" / f"sample_{i}.png")
+    register_pathfinder("loader_test", str(tmp_path))
+    yield "loader_test"
+    DatasetCatalog.remove("loader_test")
+    MetadataCatalog.pop("loader_test")
+
+
+def config(batch):
+    cfg = get_cfg()
+    cfg.SOLVER.IMS_PER_BATCH, cfg.INPUT.PATHFINDER_SIZE, cfg.DATALOADER.NUM_WORKERS = batch, 16, 0
+    return cfg
+
+
+def test_every_image_once_in_batches_of_training(dataset):
+    batches = list(build_pathfinder_test_loader(config(3), dataset))
+    assert [len(batch) for batch in batches] == [3, 3, 1]
+    assert [int(x["image"][0, 0, 0]) for batch in batches for x in batch] == [10 * i for i in range(7)]
+
+
+def test_fewer_images_a_batch_than_processes_is_named(dataset, monkeypatch):
+    monkeypatch.setattr("detectron2.utils.comm.get_world_size", lambda: 4)
+    with pytest.raises(ValueError, match="SOLVER.IMS_PER_BATCH 2 must be at least the 4 processes"):
+        build_pathfinder_test_loader(config(2), dataset)
