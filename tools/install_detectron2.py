@@ -24,6 +24,7 @@ from detectron2_adaptations import ADAPTATIONS
 SDIST = "pb1-detectron2==0.6"
 SDIST_SHA256 = "5d2e9e51e523ec72f6a31cca04b0a515492e9514b773a3d134cedc0677170b29"
 SDIST_ROOT = "pb1-detectron2-0.6"
+WHEEL = "detectron2-0.6-py3-none-any.whl"
 # Bounds for the archive, several times its true size.
 MAX_FILES = 2000
 MAX_BYTES = 32 * 2**20
@@ -40,48 +41,46 @@ PROJECTS = {
     "projects/Panoptic-DeepLab/panoptic_deeplab": "detectron2/projects/panoptic_deeplab",
 }
 
-# pip runs a source distribution's setup.py to read its metadata, and this one imports torch only
-# to configure the extension; these modules are all it needs, whether torch is there or not.
-TORCH_STUB = {
-    "torch/__init__.py": """
-from types import SimpleNamespace
-from . import utils
-__version__ = "2.6.0"
-version = SimpleNamespace(hip=None)
-cuda = SimpleNamespace(is_available=lambda: False)
-""",
-    "torch/utils/__init__.py": "from . import cpp_extension\n",
-    "torch/utils/cpp_extension.py": """
-from setuptools import Extension as CppExtension, Extension as CUDAExtension
-from setuptools.command.build_ext import build_ext as BuildExtension
-CUDA_HOME = ROCM_HOME = None
-""",
-}
+# Before pip keeps a source distribution it asks the build backend for its metadata. This stand-in
+# for setuptools answers with name and version, so that nothing of the archive is run.
+BACKEND = """
+from pathlib import Path
+
+class __legacy__:
+    def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+        folder = Path(metadata_directory, "pb1_detectron2-0.6.dist-info")
+        folder.mkdir()
+        text = "Metadata-Version: 2.1\\nName: pb1-detectron2\\nVersion: 0.6\\n"
+        (folder / "METADATA").write_text(text)
+        return folder.name
+"""
 
 # The requirements are upstream's, less those of exporters (future, pydot) and of a code printer
 # (black), none of which is imported unless called.
-WHEEL_SETUP = """
-from glob import glob
-from setuptools import find_packages, setup
+PYPROJECT = """
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
 
-configs = glob("detectron2/model_zoo/configs/**/*.*", recursive=True)
-setup(
-    name="detectron2",
-    version="0.6",
-    description="Detectron2 v0.6, Python sources only, adapted to current libraries",
-    license="Apache-2.0",
-    license_files=["LICENSE"],
-    packages=find_packages(include=["detectron2", "detectron2.*"]),
-    package_data={
-        "detectron2.model_zoo": [c[len("detectron2/model_zoo/"):] for c in sorted(configs)]
-    },
-    python_requires=">=3.10",
-    install_requires=[
-        "Pillow>=7.1", "matplotlib", "pycocotools>=2.0.2", "termcolor>=1.1", "yacs>=0.1.8",
-        "tabulate", "cloudpickle", "tqdm>4.29.0", "tensorboard", "fvcore>=0.1.5,<0.1.6",
-        "iopath>=0.1.7,<0.1.10", "omegaconf>=2.1", "hydra-core>=1.1",
-    ],
-)
+[project]
+name = "detectron2"
+version = "0.6"
+description = "Detectron2 v0.6, Python sources only, adapted to current libraries"
+license = "Apache-2.0"
+license-files = ["LICENSE"]
+requires-python = ">=3.10"
+dependencies = [
+    "Pillow>=7.1", "matplotlib", "pycocotools>=2.0.2", "termcolor>=1.1", "yacs>=0.1.8",
+    "tabulate", "cloudpickle", "tqdm>4.29.0", "tensorboard", "fvcore>=0.1.5,<0.1.6",
+    "iopath>=0.1.7,<0.1.10", "omegaconf>=2.1", "hydra-core>=1.1",
+]
+
+[tool.setuptools.packages.find]
+include = ["detectron2", "detectron2.*"]
+namespaces = false
+
+[tool.setuptools.package-data]
+"detectron2.model_zoo" = ["configs/**/*.yaml", "configs/**/*.py"]
 """
 
 WORKS = """
@@ -114,7 +113,7 @@ def pip(*args, env=None):
     done = run_python(["-m", "pip", "--disable-pip-version-check", *args], env)
     if done.returncode:
         said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        errors = [line for line in said if "Error: " in line or line.startswith("ERROR: ")]
+        errors = [line for line in said if "error: " in line.lower()]
         raise InstallError(f"pip {args[0]} failed: {' | '.join(errors or said[-1:])}")
 
 
@@ -132,15 +131,15 @@ def pinned(folder, requirement, sha256):
 
 def download_sdist(folder):
     """Fetch the source distribution from the index pip is configured with; returns its path."""
-    stub = folder / "stub"
-    for name, text in TORCH_STUB.items():
-        (stub / name).parent.mkdir(parents=True, exist_ok=True)
-        (stub / name).write_text(text)
+    backend = folder / "backend"
+    (backend / "setuptools").mkdir(parents=True)
+    (backend / "setuptools" / "__init__.py").touch()
+    (backend / "setuptools" / "build_meta.py").write_text(BACKEND)
     target = folder / "download"
     pip(
-        *("download", "--no-deps", "--no-build-isolation", "--no-binary", ":all:"),
+        *("download", "--no-deps", "--no-binary", ":all:", "--use-pep517", "--no-build-isolation"),
         *("--dest", str(target), "--requirement", pinned(folder, SDIST, SDIST_SHA256)),
-        env={"PYTHONPATH": str(stub)},
+        env={"PYTHONPATH": os.pathsep.join([str(backend), os.environ.get("PYTHONPATH", "")])},
     )
     (archive,) = target.iterdir()
     return archive
@@ -186,7 +185,7 @@ def adapt(root, adaptations=ADAPTATIONS):
 
 
 def build_wheel(wheel_dir):
-    """Build ``detectron2-0.6-py3-none-any.whl`` in ``wheel_dir``; returns its path.
+    """Build `WHEEL` in ``wheel_dir``; returns its path.
 
     The same sources give the same bytes: all times in the archive are fixed.
     """
@@ -198,14 +197,12 @@ def build_wheel(wheel_dir):
         adapt(source)
         for project, package in PROJECTS.items():
             (source / project).rename(source / package)
-        (source / "setup.py").write_text(WHEEL_SETUP)
+        (source / "pyproject.toml").write_text(PYPROJECT)
         pip(
-            *("wheel", "--no-deps", "--no-build-isolation", "--no-index"),
-            *("--wheel-dir", str(wheel_dir), str(source)),
+            *("wheel", "--no-deps", "--wheel-dir", str(wheel_dir), str(source)),
             env={"SOURCE_DATE_EPOCH": "315532800"},  # 1980, the first year a zip file can hold
         )
-    (wheel,) = wheel_dir.glob("detectron2-0.6-*.whl")
-    return wheel
+    return wheel_dir / WHEEL
 
 
 def install_detectron2():
