@@ -72,7 +72,7 @@ class NaNCell(LinearCell):
     """A LinearCell that gives NaN to samples whose first drive channel is negative."""
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
-        return torch.where(x[:, :1] < 0, float("nan"), super().forward(x, h))
+        return super().forward(x, h) * torch.where(x[:, :1] < 0, float("nan"), 1.0)
 
 
 class ConvCell(nn.Module):
