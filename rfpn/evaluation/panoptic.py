@@ -71,10 +71,10 @@ class PanopticEvaluator(COCOPanopticEvaluator):
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 with open(path, "wb") as f:
                     f.write(prediction.pop("png_string"))
+            if self._output_dir:
+                with open(os.path.join(self._output_dir, "predictions.json"), "w") as f:
+                    json.dump({**gt, "annotations": predictions}, f)
             quality = score_panoptic(gt, self._metadata.panoptic_root, predictions, folder, workers=self._workers)
-        if self._output_dir:
-            with open(os.path.join(self._output_dir, "predictions.json"), "w") as f:
-                json.dump({**gt, "annotations": predictions}, f)
         if quality["area_mismatches"]:
             logger.warning(
                 f"{self._metadata.panoptic_json}: {quality['area_mismatches']} segments' 'area' is not their number of "

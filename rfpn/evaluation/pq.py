@@ -83,6 +83,8 @@ def _score_pairs(pairs: list, gt_folder: str, pred_folder: str, categories: dict
             folder = pred_folder
             gt["file_name"] = f"merged_crowds_{gt['image_id']}.png"
             write_panoptic_png(os.path.join(folder, gt["file_name"]), merged)
+        # panopticapi writes areas into the records it is given.
+        prediction = {**prediction, "segments_info": [dict(s) for s in prediction["segments_info"]]}
         with contextlib.redirect_stdout(io.StringIO()):
             total += pq_compute_single_core(0, [(gt, prediction)], folder, pred_folder, categories)
     return total, mismatches

@@ -1,0 +1,94 @@
+import pytest
+from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.data.datasets.coco_panoptic import register_coco_panoptic, register_coco_panoptic_separated
+
+from rfpn.data.check import check_class_counts, check_files, check_metadata
+from rfpn.data.panoptic import register_panoptic_folder
+from rfpn.data.semantic import prepare_split, split_of_folder
+from tests.data.tiny_panoptic import mixed_layouts, write_set
+
+pytestmark = pytest.mark.usefixtures("catalogs")
+
+
+def register_theirs(root, metadata):
+    """Detectron2's own registration, as users do it, with label maps and instances in place."""
+    paths = split_of_folder(str(root), "train")
+    prepare_split(paths)
+    register_coco_panoptic_separated(
+        "tiny",
+        metadata,
+        paths.image_root,
+        paths.panoptic_root,
+        paths.panoptic_json,
+        paths.sem_seg_root,
+        paths.instances_json,
+    )
+    return "tiny_separated"
+
+
+def test_A2_missing_stuff_metadata_is_found_before_training(tmp_path):
+    # Detectron2 matches pictures and label maps by their names, so that loading alone works here.
+    root = write_set(tmp_path / "set", [[(7, (0, 0, 20, 20), 0)]], extension="jpg")
+    (root / "train/photo1.jpg").rename(root / "train/label1.jpg")
+    path = root / "annotations/panoptic_train.json"
+    path.write_text(path.read_text().replace("photo1.jpg", "label1.jpg"))
+    name = register_theirs(root, {})
+    assert len(DatasetCatalog.get(name)) == 1
+    with pytest.raises(ValueError, match="stuff_classes, stuff_dataset_id_to_contiguous_id"):
+        check_metadata(name)
+    check_metadata(name, needs_panoptic=False)
+
+
+def test_A1_standard_registration_without_metadata_is_found(tmp_path):
+    root = write_set(tmp_path / "set", mixed_layouts())
+    paths = split_of_folder(str(root), "train")
+    register_coco_panoptic("standard", {}, paths.image_root, paths.panoptic_root, paths.panoptic_json)
+    with pytest.raises(ValueError, match="'standard' lacks the metadata thing_classes"):
+        check_metadata("standard")
+
+
+def test_own_and_detectron2s_coco_metadata_pass(tmp_path):
+    register_panoptic_folder("tiny", str(write_set(tmp_path / "set", mixed_layouts())), "train")
+    check_metadata("tiny")
+    check_metadata("coco_2017_val_panoptic_separated")
+
+
+def test_maps_that_do_not_fit_the_names_are_found(tmp_path):
+    register_panoptic_folder("tiny", str(write_set(tmp_path / "set", mixed_layouts())), "train")
+    MetadataCatalog.get("tiny").thing_classes.append("extra")
+    with pytest.raises(ValueError, match="thing_dataset_id_to_contiguous_id"):
+        check_metadata("tiny")
+
+
+def test_unknown_name():
+    with pytest.raises(KeyError, match="nowhere"):
+        check_metadata("nowhere")
+
+
+def test_A3_class_counts(tmp_path):
+    register_panoptic_folder("tiny", str(write_set(tmp_path / "set", mixed_layouts())), "train")
+    check_class_counts("tiny", thing_classes=3, sem_seg_classes=3)
+    with pytest.raises(ValueError, match="SEM_SEG_HEAD.NUM_CLASSES is 2.*needs 3"):
+        check_class_counts("tiny", thing_classes=3, sem_seg_classes=2)
+    with pytest.raises(ValueError, match="ROI_HEADS.NUM_CLASSES is 80.*3 thing"):
+        check_class_counts("tiny", thing_classes=80, sem_seg_classes=3)
+
+
+def test_A4_missing_folders_are_named(tmp_path):
+    root = write_set(tmp_path / "set", mixed_layouts())
+    register_panoptic_folder("tiny", str(root), "train", derive_missing=False)
+    with pytest.raises(FileNotFoundError, match="panoptic_stuff_train.*instances_train.json.*prepare_coco"):
+        check_files("tiny")
+    (root / "train").rename(root / "elsewhere")
+    with pytest.raises(FileNotFoundError, match="set/train;.*DETECTRON2_DATASETS"):
+        check_files("tiny")
+
+
+def test_A4_missing_detectron2_coco_is_named():
+    with pytest.raises(FileNotFoundError, match="DETECTRON2_DATASETS"):
+        check_files("coco_2017_val_100_panoptic_separated")
+
+
+def test_files_made_at_first_use_may_be_missing(tmp_path):
+    register_panoptic_folder("tiny", str(write_set(tmp_path / "set", mixed_layouts())), "train")
+    check_files("tiny")

@@ -1,0 +1,97 @@
+import io
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFile
+
+from rfpn.data.images import load_image, read_image, read_label_map
+
+GREY = np.arange(0, 240, 10, dtype=np.uint8).reshape(4, 6)
+
+
+def save(tmp_path, image, name="picture.png"):
+    path = tmp_path / name
+    image.save(path)
+    return str(path)
+
+
+def test_G2_grey_equals_the_same_picture_in_rgb(tmp_path):
+    grey = Image.fromarray(GREY)
+    a = read_image(save(tmp_path, grey, "a.png"))
+    b = read_image(save(tmp_path, grey.convert("RGB"), "b.png"))
+    np.testing.assert_array_equal(a, b)
+    assert a.shape == (4, 6, 3) and a.dtype == np.uint8
+
+
+def test_G2_sixteen_bits_are_rescaled(tmp_path):
+    path = save(tmp_path, Image.fromarray(GREY.astype(np.uint16) * 257))
+    np.testing.assert_array_equal(read_image(path)[..., 0], GREY)
+
+
+@pytest.mark.parametrize("mode", ["LA", "RGBA", "P"])
+def test_G2_transparent_pixels_do_not_show_their_colour(tmp_path, mode):
+    image = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
+    image.paste((10, 10, 10, 255), (0, 0, 2, 4))
+    pixels = read_image(save(tmp_path, image.convert(mode) if mode != "P" else image.quantize()))
+    np.testing.assert_allclose(pixels[:, :2], 10, atol=1)
+    np.testing.assert_array_equal(pixels[:, 2:], 255)
+
+
+def test_G2_palette_and_cmyk_become_rgb(tmp_path):
+    red = Image.new("RGB", (4, 4), (200, 30, 30))
+    np.testing.assert_array_equal(read_image(save(tmp_path, red.quantize()), "RGB")[0, 0], [200, 30, 30])
+    assert read_image(save(tmp_path, red.convert("CMYK"), "c.jpg"), "RGB").shape == (4, 4, 3)
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_G2_unknown_range_is_refused(tmp_path, mode):
+    with pytest.raises(ValueError, match="picture.tiff.*8 or 16 bits"):
+        read_image(save(tmp_path, Image.new(mode, (4, 4)), "picture.tiff"))
+
+
+def test_exif_orientation_is_applied(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (6, 4)).save(tmp_path / "turned.jpg", exif=exif)
+    assert read_image(str(tmp_path / "turned.jpg")).shape == (6, 4, 3)
+
+
+@pytest.mark.parametrize("format", ["PNG", "JPEG"])
+def test_G3_truncated_file_is_named_and_never_used(tmp_path, format):
+    whole = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(whole, format=format)
+    (tmp_path / "half.img").write_bytes(whole.getvalue()[: whole.tell() // 2])
+    with pytest.raises(ValueError, match="half.img"):
+        read_image(str(tmp_path / "half.img"))
+
+
+def test_G3_lenient_pillow_is_refused(tmp_path, monkeypatch):
+    path = save(tmp_path, Image.fromarray(GREY))
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    with pytest.raises(ValueError, match="picture.png.*LOAD_TRUNCATED_IMAGES"):
+        load_image(path)
+
+
+def test_G3_picture_above_the_pixel_limit_is_named(tmp_path, monkeypatch):
+    path = save(tmp_path, Image.fromarray(GREY))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 5)
+    with pytest.raises(ValueError, match="picture.png"):
+        read_image(path)
+
+
+def test_missing_and_foreign_files_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="none.png"):
+        read_image(str(tmp_path / "none.png"))
+    (tmp_path / "text.png").write_text("no picture")
+    with pytest.raises(ValueError, match="text.png"):
+        read_image(str(tmp_path / "text.png"))
+
+
+def test_label_map_of_a_palette_keeps_its_indices(tmp_path):
+    labels = Image.fromarray(np.array([[0, 1, 255]], dtype=np.uint8)).convert("P")
+    labels.putdata([0, 1, 255])
+    labels.putpalette([7, 7, 7] * 256)
+    np.testing.assert_array_equal(read_label_map(save(tmp_path, labels)), [[0, 1, 255]])
+    with pytest.raises(ValueError, match="colour.png"):
+        read_label_map(save(tmp_path, Image.new("RGB", (2, 2)), "colour.png"))

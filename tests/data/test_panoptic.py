@@ -1,0 +1,197 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.data.datasets.coco import load_sem_seg
+
+from rfpn.data.annotations import read_instances_json, read_panoptic_json
+from rfpn.data.images import read_label_map
+from rfpn.data.panoptic import panoptic_metadata, register_panoptic, register_panoptic_folder
+from rfpn.data.semantic import prepare_split, split_of_folder
+from tests.data.tiny_panoptic import CATEGORIES, edit_json, mixed_layouts, write_set
+
+pytestmark = pytest.mark.usefixtures("catalogs")
+REPOSITORY = Path(__file__).parents[2]
+
+
+def test_A1_metadata_comes_from_categories_in_any_order():
+    metadata = panoptic_metadata(CATEGORIES, "a.json")
+    assert metadata["thing_classes"] == ["cat", "dog", "cow"]
+    assert metadata["thing_dataset_id_to_contiguous_id"] == {3: 0, 7: 1, 60: 2}
+    assert metadata["stuff_classes"] == ["things", "sky", "road"]
+    assert metadata["stuff_dataset_id_to_contiguous_id"] == {0: 0, 40: 1, 90: 2}
+    assert len(metadata["thing_colors"]) == 3 and len(metadata["stuff_colors"]) == 3
+
+
+@pytest.mark.parametrize("field", ["id", "name", "isthing"])
+def test_A1_missing_field_stops_registration(tmp_path, field):
+    root = write_set(tmp_path, mixed_layouts())
+    edit_json(root / "annotations/panoptic_train.json", lambda c: c["categories"][1].pop(field))
+    with pytest.raises(ValueError, match=field):
+        register_panoptic_folder("tiny", str(root), "train")
+    assert "tiny" not in DatasetCatalog
+
+
+def test_A1_missing_categories_stop_registration(tmp_path):
+    root = write_set(tmp_path, mixed_layouts())
+    edit_json(root / "annotations/panoptic_train.json", lambda c: c.pop("categories"))
+    with pytest.raises(ValueError, match="categories"):
+        register_panoptic_folder("tiny", str(root), "train")
+
+
+@pytest.mark.parametrize("extension", ["png", "jpg", "bmp"])
+def test_A6_file_names_come_from_images(tmp_path, extension):
+    root = write_set(tmp_path / "set", mixed_layouts(), extension=extension)
+    register_panoptic_folder("tiny", str(root), "train")
+    records = DatasetCatalog.get("tiny")
+    assert [Path(r["file_name"]).name for r in records] == [f"photo1.{extension}", f"photo2.{extension}"]
+    assert [len(r["annotations"]) for r in records] == [2, 0]
+    assert [a["category_id"] for a in records[0]["annotations"]] == [1, 2]
+    assert {s["category_id"] for s in records[1]["segments_info"]} == {1, 2}
+
+
+def test_A6_missing_second_image_is_reported_with_its_id(tmp_path):
+    root = write_set(tmp_path / "set", mixed_layouts())
+    (root / "train/photo2.png").unlink()
+    register_panoptic_folder("tiny", str(root), "train")
+    with pytest.raises(FileNotFoundError, match="image 2: .*photo2.png"):
+        DatasetCatalog.get("tiny")
+
+
+def test_A4_missing_label_folder_names_the_command(tmp_path):
+    root = write_set(tmp_path / "set", mixed_layouts())
+    register_panoptic_folder("tiny", str(root), "train", derive_missing=False)
+    with pytest.raises(FileNotFoundError, match="panoptic_stuff_train.*prepare_coco_panoptic.py"):
+        DatasetCatalog.get("tiny")
+
+
+def test_A4_unreadable_panoptic_png_stops_derivation(tmp_path):
+    root = write_set(tmp_path / "set", mixed_layouts())
+    (root / "panoptic_train/label2.png").write_bytes(b"")
+    register_panoptic_folder("tiny", str(root), "train")
+    with pytest.raises(ValueError, match="label2.png"):
+        DatasetCatalog.get("tiny")
+
+
+def test_derived_files_leave_the_set_alone_and_follow_the_json(tmp_path):
+    root = write_set(tmp_path / "set", mixed_layouts())
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    register_panoptic_folder("tiny", str(root), "train")
+    first = DatasetCatalog.get("tiny")[0]["sem_seg_file_name"]
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
+    assert first.startswith(str(tmp_path / "derived"))
+    labels = read_label_map(first)
+    assert labels[0, 0] == 1 and labels[35, 60] == 2 and labels[15, 10] == 0 and labels[47, 0] == 255
+    edit_json(root / "annotations/panoptic_train.json", _swap_stuff)
+    DatasetCatalog.get("tiny")
+    assert read_label_map(first)[0, 0] == 2
+
+
+def _swap_stuff(content):
+    for annotation in content["annotations"]:
+        for segment in annotation["segments_info"]:
+            segment["category_id"] = {40: 90, 90: 40}.get(segment["category_id"], segment["category_id"])
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_stuff_only_and_things_only_sets(tmp_path, kept):
+    categories = [c for c in CATEGORIES if c["isthing"] == kept]
+    layout = [(c["id"], (0, 10 * i, 64, 10 * i + 10), 0) for i, c in enumerate(categories)]
+    root = write_set(tmp_path / "set", [layout, layout], categories)
+    register_panoptic_folder("tiny", str(root), "train")
+    records = DatasetCatalog.get("tiny")
+    metadata = MetadataCatalog.get("tiny")
+    assert len(metadata.thing_classes) == 3 * kept and len(metadata.stuff_classes) == 1 + 2 * (1 - kept)
+    assert len(records[0]["annotations"]) == 3 * kept
+    assert set(np.unique(read_label_map(records[0]["sem_seg_file_name"]))) == ({0, 255} if kept else {1, 2, 255})
+
+
+def test_A8_panoptic_and_instances_json_exchanged(tmp_path):
+    root = write_set(tmp_path / "set", mixed_layouts())
+    paths = split_of_folder(str(root), "train")
+    prepare_split(paths)
+    with pytest.raises(ValueError, match="panoptic_train.json: this is a panoptic JSON.*segments_info"):
+        read_instances_json(paths.panoptic_json)
+    with pytest.raises(ValueError, match="instances_train.json: this is an instances JSON"):
+        read_panoptic_json(paths.instances_json)
+    register_panoptic("tiny", **{**paths._asdict(), "instances_json": paths.panoptic_json})
+    with pytest.raises(ValueError, match="segments_info"):
+        DatasetCatalog.get("tiny")
+
+
+def test_A9_all_crowd_set_is_an_error_with_counts(tmp_path):
+    layout = [(7, (0, 0, 20, 20), 1)]
+    root = write_set(tmp_path / "set", [layout, layout])
+    register_panoptic_folder("tiny", str(root), "train")
+    with pytest.raises(ValueError, match="0 instances kept, 2 dropped"):
+        DatasetCatalog.get("tiny")
+
+
+def test_A9_counts_are_logged(tmp_path, caplog):
+    root = write_set(tmp_path / "set", [[(7, (0, 0, 20, 20), 1), (3, (30, 0, 50, 20), 0)]])
+    register_panoptic_folder("tiny", str(root), "train")
+    with caplog.at_level("INFO", logger="rfpn"):
+        DatasetCatalog.get("tiny")
+    assert "1 instances kept, 1 crowd regions dropped" in caplog.text
+
+
+def test_A12_same_arguments_again_do_nothing_others_are_refused(tmp_path):
+    root = write_set(tmp_path / "set", mixed_layouts())
+    other = write_set(tmp_path / "other", mixed_layouts())
+    register_panoptic_folder("tiny", str(root), "train")
+    register_panoptic_folder("tiny", str(root), "train")
+    assert len(DatasetCatalog.get("tiny")) == 2
+    with pytest.raises(ValueError, match="'tiny'"):
+        register_panoptic_folder("tiny", str(other), "train")
+
+
+def test_A12_name_of_a_foreign_set_is_refused(tmp_path):
+    DatasetCatalog.register("theirs", lambda: [])
+    root = write_set(tmp_path / "set", mixed_layouts())
+    with pytest.raises(ValueError, match="'theirs'"):
+        register_panoptic_folder("theirs", str(root), "train")
+
+
+def test_A12_import_never_overrides_a_users_set():
+    code = (
+        "from detectron2.data import DatasetCatalog as D\n"
+        "D.register('scenes_panoptic_train', lambda: ['mine'])\n"
+        "import rfpn.data.builtin, importlib\n"
+        "importlib.reload(rfpn.data.builtin)\n"
+        "print(D.get('scenes_panoptic_train'), 'dsb2018_panoptic_val' in D)\n"
+    )
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=REPOSITORY, capture_output=True, text=True)
+    assert run.stdout.strip() == "['mine'] True", run.stderr
+
+
+def test_records_equal_detectron2s_separated_form(tmp_path):
+    root = write_set(tmp_path / "set", mixed_layouts(), extension="jpg")
+    for i in (1, 2):  # Detectron2 matches pictures and label maps by name
+        (root / f"panoptic_train/label{i}.png").rename(root / f"panoptic_train/photo{i}.png")
+    content = json.loads((root / "annotations/panoptic_train.json").read_text())
+    for annotation in content["annotations"]:
+        annotation["file_name"] = annotation["file_name"].replace("label", "photo")
+    (root / "annotations/panoptic_train.json").write_text(json.dumps(content))
+    paths = split_of_folder(str(root), "train")
+    prepare_split(paths)
+    register_panoptic_folder("tiny", str(root), "train")
+    theirs = load_sem_seg(paths.sem_seg_root, paths.image_root)
+    ours = DatasetCatalog.get("tiny")
+    for key in ("file_name", "sem_seg_file_name"):
+        assert [r[key] for r in ours] == [r[key] for r in theirs]
+
+
+def test_label_maps_of_real_coco_are_detectron2s(tmp_path):
+    root = REPOSITORY.parent / "shared" / "data" / "coco_panoptic_200" / "coco"
+    if not root.is_dir():
+        pytest.skip(f"no COCO pictures at {root}")
+    derived = split_of_folder(str(root), "val2017", str(tmp_path))
+    problems, written = prepare_split(derived, check_images=False)
+    assert problems == [] and written == 100
+    for path in sorted(Path(derived.sem_seg_root).iterdir())[:20]:
+        expected = read_label_map(str(root / "panoptic_stuff_val2017" / path.name))
+        np.testing.assert_array_equal(read_label_map(str(path)), expected)

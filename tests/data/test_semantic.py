@@ -1,0 +1,105 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pycocotools.mask as mask_util
+import pytest
+from PIL import Image
+
+from rfpn.data.images import read_label_map
+from rfpn.data.semantic import prepare_split, split_of_folder
+from tests.data.tiny_panoptic import edit_json, mixed_layouts, write_set
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Three pictures and their paths."""
+    root = write_set(tmp_path / "set", mixed_layouts() + mixed_layouts()[:1])
+    return root, split_of_folder(str(root), "train")
+
+
+def test_A4_label_maps_hold_only_stuff_things_and_void(tree):
+    root, paths = tree
+    assert prepare_split(paths) == ([], 3)
+    values = np.unique(read_label_map(f"{paths.sem_seg_root}/label1.png"))
+    assert values.tolist() == [0, 1, 2, 255]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_A4_every_bad_file_is_listed_and_the_rest_is_made(tree, workers):
+    root, paths = tree
+    (root / "panoptic_train/label1.png").unlink()
+    (root / "train/photo2.png").write_bytes((root / "train/photo2.png").read_bytes()[:400])
+    problems, written = prepare_split(paths, workers=workers)
+    assert written == 2 and len(problems) == 2
+    assert "image 1" in problems[0] and "label1.png" in problems[0]
+    assert "image 2" in problems[1] and "photo2.png" in problems[1]
+    assert not Path(paths.instances_json).exists()
+
+
+def test_A4_can_be_run_again_and_mends_wrong_maps(tree):
+    root, paths = tree
+    prepare_split(paths)
+    maps = [Path(paths.sem_seg_root) / f"label{i}.png" for i in (1, 2, 3)]
+    right = read_label_map(str(maps[0]))
+    stamp = maps[2].stat().st_mtime_ns
+    Image.fromarray(right + 1).save(maps[0])
+    maps[1].write_bytes(b"cut")
+    assert prepare_split(paths) == ([], 2)
+    np.testing.assert_array_equal(read_label_map(str(maps[0])), right)
+    assert maps[2].stat().st_mtime_ns == stamp
+    assert not list(Path(paths.sem_seg_root).glob("*.tmp"))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda c: c["images"][0].update(width=32), "is 64x48, but 'images' says 32x48"),
+        (lambda c: c["annotations"][0]["segments_info"].pop(), "not listed: 4000"),
+        (lambda c: c["annotations"][0]["segments_info"][0].update(area=1), "segment 1000's area"),
+        (lambda c: c["images"].append({"id": 9, "file_name": "a.png", "height": 1, "width": 1}), "image 9: "),
+    ],
+)
+def test_inconsistent_pictures_are_named(tree, change, message):
+    root, paths = tree
+    edit_json(root / "annotations/panoptic_train.json", change)
+    problems, _ = prepare_split(paths)
+    assert any(message in line for line in problems), problems
+
+
+@pytest.mark.parametrize("field", ["area", "iscrowd", "category_id"])
+def test_B2_missing_segment_field_is_named(tree, field):
+    root, paths = tree
+    edit_json(root / "annotations/panoptic_train.json", lambda c: c["annotations"][1]["segments_info"][0].pop(field))
+    with pytest.raises(ValueError, match=f"image 2, segment 1000 has no '{field}'"):
+        prepare_split(paths)
+
+
+def test_instances_equal_the_panoptic_masks(tree):
+    root, paths = tree
+    prepare_split(paths)
+    content = json.loads(Path(paths.instances_json).read_text())
+    ids = np.array([a["id"] for a in content["annotations"]])
+    assert (ids == np.arange(1, 5)).all()
+    first = content["annotations"][0]
+    mask = mask_util.decode(first["segmentation"])
+    assert (first["category_id"], first["area"], first["bbox"]) == (7, 400, [4, 10, 20, 20])
+    assert mask[10:30, 4:24].all() and mask.sum() == 400
+
+
+def test_program_names_bad_files_and_fails_then_succeeds(tree):
+    root, paths = tree
+    good = (root / "panoptic_train/label3.png").read_bytes()
+    (root / "panoptic_train/label3.png").unlink()
+    command = [sys.executable, "datasets/prepare_coco_panoptic.py", "--root", str(root), "--workers", "1"]
+    command += ["--splits", "train", "absent"]
+    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, env={"PYTHONPATH": "."})
+    assert run.returncode == 1
+    assert "label3.png: no such image" in run.stderr and "panoptic_absent.json: missing" in run.stderr
+    (root / "panoptic_train/label3.png").write_bytes(good)
+    run = subprocess.run(command[:-1], cwd=REPOSITORY, capture_output=True, text=True, env={"PYTHONPATH": "."})
+    assert run.returncode == 0 and "3 pictures, 1 label maps made" in run.stdout, run.stderr

@@ -1,0 +1,152 @@
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from detectron2.data import DatasetCatalog
+from detectron2.evaluation import COCOPanopticEvaluator, SemSegEvaluator
+from detectron2.modeling.meta_arch.panoptic_fpn import combine_semantic_and_instance_outputs
+from detectron2.structures import Instances
+from PIL import Image
+
+from rfpn.data.images import read_label_map
+from rfpn.data.panoptic import register_panoptic_folder
+from rfpn.data.scenes.dataset import write_scenes
+from rfpn.evaluation.panoptic import PanopticEvaluator, self_test, visible_segments
+from tests.data.conftest import catalogs  # noqa: F401
+from tests.data.tiny_panoptic import CATEGORIES, mixed_layouts, write_set
+
+pytestmark = pytest.mark.usefixtures("catalogs")
+
+
+@pytest.fixture
+def tiny(catalogs, tmp_path):  # noqa: F811
+    register_panoptic_folder("tiny", str(write_set(tmp_path / "set", mixed_layouts())), "train")
+    return "tiny"
+
+
+def merged(overlap_threshold=0.5, stuff_area_limit=0):
+    """Detectron2's merging of one instance that covers all of semantic label 1, and a lower one of the same mask."""
+    masks = torch.zeros(2, 48, 64, dtype=torch.bool)
+    masks[:, :20, :30] = True
+    semantic = torch.full((48, 64), 2)
+    semantic[:20, :30] = 1
+    instances = Instances(
+        (48, 64), pred_masks=masks, scores=torch.tensor([0.9, 0.8]), pred_classes=torch.tensor([0, 1])
+    )
+    return combine_semantic_and_instance_outputs(instances, semantic, overlap_threshold, stuff_area_limit, 0.5)
+
+
+@pytest.mark.parametrize("stuff_area_limit", [0, 1, 4096])
+@pytest.mark.parametrize("overlap_threshold", [0.0, 0.5, 1.0])
+def test_B3_listed_segments_are_the_visible_ones(tiny, overlap_threshold, stuff_area_limit):
+    panoptic_seg, segments = merged(overlap_threshold, stuff_area_limit)
+    kept = visible_segments(panoptic_seg, segments, "a.png")
+    assert {s["id"] for s in kept} == set(panoptic_seg.unique().tolist()) - {0}
+    evaluator = PanopticEvaluator(tiny)
+    evaluator.reset()
+    for record in DatasetCatalog.get(tiny):
+        evaluator.process([record], [{"panoptic_seg": (panoptic_seg, segments)}])
+    assert 0 <= evaluator.evaluate()["panoptic_seg"]["PQ"] <= 100
+
+
+def test_B3_the_case_is_one_that_detectron2_lists_wrongly():
+    panoptic_seg, segments = merged(1.0, 0)
+    assert {s["id"] for s in segments} > set(panoptic_seg.unique().tolist()) - {0}
+
+
+@pytest.mark.parametrize("ids, listed", [([0, 1], [0, 1]), ([0, 1, 2], [1]), ([0, 2**24], [2**24])])
+def test_B4_ids_below_one_unlisted_or_too_large_are_refused(ids, listed):
+    panoptic_seg = torch.tensor([ids])
+    with pytest.raises(ValueError, match="a.png"):
+        visible_segments(panoptic_seg, [{"id": i, "category_id": 0, "isthing": True} for i in listed], "a.png")
+
+
+def test_outputs_are_left_whole(tiny):
+    record = DatasetCatalog.get(tiny)[0]
+    output = {"panoptic_seg": merged()}
+    before = copy.deepcopy(output["panoptic_seg"][1])
+    evaluator = PanopticEvaluator(tiny)
+    evaluator.reset()
+    evaluator.process([record], [output])
+    assert output["panoptic_seg"][1] == before
+
+
+def test_B4_B9_self_test_reaches_100(tiny):
+    results = self_test(tiny)["panoptic_seg"]
+    assert set(results) == {f"{q}{g}" for q in ("PQ", "SQ", "RQ") for g in ("", "_th", "_st")}
+    assert all(value == pytest.approx(100) for value in results.values())
+
+
+def test_B9_shifted_label_map_fails_the_self_test(tiny):
+    for record in DatasetCatalog.get(tiny):
+        labels = read_label_map(record["sem_seg_file_name"])
+        labels[labels < 3] -= labels[labels < 3] > 0
+        Image.fromarray(labels).save(record["sem_seg_file_name"])
+    with pytest.raises(ValueError, match="'tiny'.*PQ"):
+        self_test(tiny)
+
+
+def test_B9_self_test_of_scenes(tmp_path):
+    write_scenes(str(tmp_path / "scenes"), "val", 8)
+    register_panoptic_folder("scenes", str(tmp_path / "scenes"), "val")
+    assert self_test("scenes")["panoptic_seg"]["PQ"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize("isthing, empty", [(1, "PQ_st"), (0, "PQ_th")])
+def test_B1_set_of_one_group(tmp_path, isthing, empty):
+    categories = [c for c in CATEGORIES if c["isthing"] == isthing]
+    layout = [(c["id"], (0, 10 * i, 64, 10 * i + 10), 0) for i, c in enumerate(categories)]
+    register_panoptic_folder("tiny", str(write_set(tmp_path / "set", [layout], categories)), "train")
+    results = self_test("tiny")["panoptic_seg"]
+    assert math.isnan(results[empty]) and results["PQ"] == pytest.approx(100)
+
+
+def test_images_of_one_base_name_in_two_folders(tiny, tmp_path):
+    root = tmp_path / "two"
+    write_set(root, mixed_layouts())
+    for number, folder in ((1, "a"), (2, "b")):
+        for kind, stem in (("train", "photo"), ("panoptic_train", "label")):
+            (root / kind / folder).mkdir()
+            (root / kind / f"{stem}{number}.png").rename(root / kind / folder / "same.png")
+    path = root / "annotations/panoptic_train.json"
+    text = path.read_text()
+    for number, folder in ((1, "a"), (2, "b")):
+        text = text.replace(f"photo{number}.png", f"{folder}/same.png").replace(
+            f"label{number}.png", f"{folder}/same.png"
+        )
+    path.write_text(text)
+    register_panoptic_folder("two", str(root), "train")
+    assert self_test("two")["panoptic_seg"]["PQ"] == pytest.approx(100)
+
+
+def test_agrees_with_detectron2s_evaluator(tiny):
+    panoptic_seg, segments = merged(0.5, 4096)
+    results = []
+    for evaluator in (PanopticEvaluator(tiny, workers=1), COCOPanopticEvaluator(tiny)):
+        evaluator.reset()
+        for record in DatasetCatalog.get(tiny):
+            output = {"panoptic_seg": (panoptic_seg, copy.deepcopy(segments))}
+            evaluator.process([record], [output])
+        results.append(evaluator.evaluate()["panoptic_seg"])
+    assert results[0] == pytest.approx(results[1])
+
+
+def test_semantic_evaluator_finds_what_it_needs(tiny):
+    evaluator = SemSegEvaluator(tiny, distributed=False)
+    evaluator.reset()
+    for record in DatasetCatalog.get(tiny):
+        labels = torch.from_numpy(np.minimum(read_label_map(record["sem_seg_file_name"]), 2).astype(np.int64))
+        one_hot = torch.nn.functional.one_hot(labels, 3).permute(2, 0, 1)
+        evaluator.process([record], [{"sem_seg": one_hot}])
+    assert evaluator.evaluate()["sem_seg"]["mIoU"] == pytest.approx(100)
+
+
+def test_predictions_are_kept_where_asked(tiny, tmp_path):
+    evaluator = PanopticEvaluator(tiny, str(tmp_path / "out"))
+    evaluator.reset()
+    for record in DatasetCatalog.get(tiny):
+        evaluator.process([record], [{"panoptic_seg": merged()}])
+    evaluator.evaluate()
+    assert (tmp_path / "out/predictions.json").is_file()
