@@ -62,7 +62,7 @@ def main() -> int:
     for line in problems:
         print(line, file=sys.stderr)
     if problems:
-        print(f"prepare_coco_panoptic: {len(problems)} problems, listed above; mend them and run again", file=sys.stderr)
+        print(f"prepare_coco_panoptic: {len(problems)} problems; mend them and run again", file=sys.stderr)
     return 1 if problems else 0
 
 

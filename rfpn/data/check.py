@@ -67,7 +67,9 @@ def check_class_counts(dataset_name: str, *, thing_classes: int, sem_seg_classes
     """
     metadata = MetadataCatalog.get(dataset_name)
     if metadata.get("stuff_classes") is None:
-        raise ValueError(f"dataset '{dataset_name}' lacks the metadata stuff_classes; register it with register_panoptic")
+        raise ValueError(
+            f"dataset '{dataset_name}' lacks the metadata stuff_classes; register it with register_panoptic"
+        )
     things, stuff = len(metadata.thing_classes), len(metadata.stuff_classes)
     if things and thing_classes != things:
         raise ValueError(
