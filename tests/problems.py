@@ -105,8 +105,8 @@ def gradients(loss: Tensor, module: nn.Module, x: Tensor | None = None) -> dict[
 
 def relative_error(value: Tensor, wanted: Tensor) -> float:
     """‖value − wanted‖ / ‖wanted‖ over all elements; the absolute error where wanted is 0."""
-    difference = torch.linalg.vector_norm((value - wanted).double())
-    return float(difference / (torch.linalg.vector_norm(wanted.double()) or 1.0))
+    difference = torch.linalg.vector_norm((value - wanted).detach().double())
+    return float(difference / (torch.linalg.vector_norm(wanted.detach().double()) or 1.0))
 
 
 def assert_close(values: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float) -> None:

@@ -63,8 +63,10 @@ def anderson(
             slot = (t - 1) % window
             point_steps[:, slot] = point - last_point
             gap_steps[:, slot] = gap - last_gap
-            weights = _mixing(gap_steps[:, :t], gap, ridge)
-            proposal = proposal - torch.einsum("rm,rmd->rd", weights, (point_steps + damping * gap_steps)[:, :t])
+            # only the cell may run in half precision
+            with torch.autocast(h.device.type, enabled=False):
+                weights = _mixing(gap_steps[:, :t], gap, ridge)
+                proposal -= torch.einsum("rm,rmd->rd", weights, (point_steps + damping * gap_steps)[:, :t])
         last_point, last_gap = point, gap
         point = torch.where(moving[:, None], proposal, point)
     return FixedPoint(best.view_as(h), best_previous.view_as(h), steps, residual, residual <= tolerance)

@@ -46,6 +46,14 @@ def linear_solve(
         terms: K ≥ 0. growth_limit: see above.
         tolerance: end a sample's search once its residual is at most this; 0 goes on to K or to working precision.
     """
+    # the products' graph has its types already; the algebra here must keep its own
+    with torch.autocast(cotangent.device.type, enabled=False):
+        return _gmres(transpose, cotangent, terms, _BOUND * growth_limit, tolerance)
+
+
+def _gmres(
+    transpose: Callable[[Tensor], Tensor], cotangent: Tensor, terms: int, limit: float, tolerance: float
+) -> LinearSolution:
     dtype = torch.promote_types(cotangent.dtype, torch.float32)
     g = cotangent.to(dtype).flatten(1)
     norm = sample_norm(g)
@@ -65,7 +73,7 @@ def linear_solve(
         image = torch.where((solving & size.isfinite())[:, None], image, 0.0)
         height = _arnoldi_step(basis, hessenberg, image, k)
         y, rest = _least_squares(hessenberg[:, : k + 2, : k + 1])
-        accepted = solving & size.isfinite() & (torch.linalg.vector_norm(y, dim=1) <= _BOUND * growth_limit)
+        accepted = solving & size.isfinite() & (torch.linalg.vector_norm(y, dim=1) <= limit)
         truncated |= solving & ~accepted
         weights[:, : k + 1] = torch.where(accepted[:, None], y, weights[:, : k + 1])
         residual = torch.where(accepted, rest, residual)

@@ -87,3 +87,15 @@ def test_C9_half_precision_is_mixed_in_float32():
     cell, x = LinearCell(radius=0.9).bfloat16(), random((4, 6)).bfloat16()
     found = anderson(cell, x, torch.zeros_like(x), 40, 1e-3)
     assert found.state.dtype == torch.float32 and found.residual.max() < 0.02
+
+
+def test_C9_autocast_reaches_the_cell_only():
+    cell, x = LinearCell(radius=0.9).float(), random((4, 6)).float()
+
+    def update(x, h):
+        with torch.autocast("cpu", enabled=False):
+            return cell(x, h)
+
+    wanted = anderson(cell, x, torch.zeros_like(x), 10, 0.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(anderson(update, x, torch.zeros_like(x), 10, 0.0).state, wanted.state)

@@ -117,3 +117,11 @@ def test_C9_half_precision_is_solved_in_float32():
     solution = linear_solve(lambda v: v * 0.5, g, 5)
     assert solution.total.dtype == torch.float32
     torch.testing.assert_close(solution.total, torch.full((2, 8), 2.0), rtol=1e-2, atol=0)
+
+
+def test_C9_autocast_does_not_reach_the_solver():
+    jacobian, g = random((20, 20)).float() * 0.1, random((4, 20)).float()
+    wanted = linear_solve(lambda v: (v[:, :, None] * jacobian).sum(dim=1), g, 15).total
+    with torch.autocast("cpu", torch.bfloat16):
+        solution = linear_solve(lambda v: (v[:, :, None] * jacobian).sum(dim=1), g, 15)
+    assert torch.equal(solution.total, wanted)
