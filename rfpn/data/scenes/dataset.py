@@ -76,7 +76,8 @@ def write_scenes(
         os.makedirs(folder)
     job = partial(_write_scene, paths=paths, split=split, seed=seed, options=options, image_format=image_format)
     if workers > 1:
-        with ProcessPoolExecutor(min(workers, count)) as pool:
+        # One thread each: the processes fill the CPUs.
+        with ProcessPoolExecutor(min(workers, count), initializer=cv2.setNumThreads, initargs=(1,)) as pool:
             results = list(progress(pool.map(job, range(count), chunksize=16)))
     else:
         results = list(progress(map(job, range(count))))
@@ -103,7 +104,6 @@ def _is_there(final, info: dict) -> bool:
 
 def _write_scene(index: int, paths, split: str, seed: int, options: SceneOptions, image_format: str) -> tuple:
     """Writes scene ``index`` (from 0); returns its COCO image record, panoptic annotation and instances."""
-    cv2.setNumThreads(1)
     scene = render_scene(options, np.random.default_rng([seed, _SPLITS[split], index]))
     categories = Categories(CATEGORIES[: len(THING_CLASSES)], CATEGORIES[len(THING_CLASSES) :])
     ids = {c["name"]: c["id"] for c in CATEGORIES}

@@ -95,8 +95,7 @@ def _thing_textures(things, labels, ground, image, options, rng) -> tuple:
     textures = []
     for thing, stuff in zip(things, neighbours):
         avoid = {ground[c].pattern for c in stuff}
-        background = image[max(int(thing.center[1]) - 3, 0) :, max(int(thing.center[0]) - 3, 0) :][:7, :7]
-        textures.append(thing_texture(avoid, background.reshape(-1, 3).mean(axis=0), rng))
+        textures.append(thing_texture(avoid, np.array(cv2.mean(image, thing.opacity)[:3]), rng))
     candidates = [i for i, stuff in enumerate(neighbours) if stuff]
     conflict = rng.random() < options.texture_conflict and bool(candidates)
     if conflict:

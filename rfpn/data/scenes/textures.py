@@ -40,7 +40,7 @@ def thing_texture(avoid: set, background: np.ndarray, rng: np.random.Generator) 
 
     Args:
         avoid: patterns of the stuff around the thing.
-        background: (3,) mean colour around it; the mean colour differs from it by at least 70.
+        background: (3,) mean colour of what it covers; the thing's mean colour differs from it by about 70 or more.
     """
     pattern = rng.choice([p for p in PATTERNS if p not in avoid])
     for _ in range(20):
