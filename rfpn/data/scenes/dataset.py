@@ -14,6 +14,8 @@ from rfpn.data.scenes.geometry import STUFF_CLASSES, THING_CLASSES
 from rfpn.data.scenes.render import SceneOptions, render_scene
 from rfpn.data.semantic import semantic_map, split_of_folder, thing_annotations, write_json
 
+# Goes up with every change of the pictures, so that an older set is not taken for a present one.
+_VERSION = 1
 # Part of each picture's seed, so that splits share no picture.
 _SPLITS = {"train": 0, "val": 1}
 IMAGE_FORMATS = ("png", "jpg")
@@ -65,7 +67,7 @@ def write_scenes(
             f"got {split}, {count}, {image_format}, {seed}"
         )
     final = split_of_folder(root, split)
-    info = {"generator": "rfpn scenes", "seed": seed, "image_format": image_format, "count": count}
+    info = {"generator": "rfpn scenes", "version": _VERSION, "seed": seed, "image_format": image_format, "count": count}
     info["options"] = {k: list(v) if isinstance(v, tuple) else v for k, v in options._asdict().items()}
     if _is_there(final, info):
         return False

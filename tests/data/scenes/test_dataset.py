@@ -1,5 +1,7 @@
 import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ from rfpn.data.scenes.dataset import write_scenes
 from rfpn.data.scenes.render import SceneOptions
 from rfpn.data.semantic import prepare_split, split_of_folder
 
+REPOSITORY = Path(__file__).parents[3]
 SMALL = SceneOptions(height=64, width=64)
 
 
@@ -88,3 +91,13 @@ def test_stuff_and_things_are_all_visible_in_the_label_map(tmp_path):
     write_scenes(str(tmp_path), "train", 6, options=SMALL)
     values = np.unique([np.unique(np.array(Image.open(p)))[-1] for p in (tmp_path / "panoptic_stuff_train").iterdir()])
     assert values.max() <= 4
+
+
+def test_program_makes_both_splits_and_names_a_wrong_option(tmp_path):
+    command = [sys.executable, "datasets/prepare_scenes.py", "--output", str(tmp_path), "--train", "2", "--val", "1"]
+    options = {"cwd": REPOSITORY, "capture_output": True, "text": True, "env": {"PYTHONPATH": "."}}
+    run = subprocess.run([*command, "--occlusion", "2"], **options)
+    assert run.returncode == 1 and "occlusion" in run.stderr and not list(tmp_path.iterdir())
+    run = subprocess.run([*command, "--size", "64", "80"], **options)
+    assert run.returncode == 0 and "2 train scenes made" in run.stdout, run.stderr
+    assert Image.open(tmp_path / "val/00000001.png").size == (80, 64)
