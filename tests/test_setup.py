@@ -60,7 +60,7 @@ class Checkout:
         done = subprocess.run(
             ["make", f"PYTHON={self.folder / 'python3'}", *args],
             cwd=self.folder, capture_output=True, text=True,
-            env={k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))},
+            env={"PATH": os.environ["PATH"]},
         )
         calls = [c for c in self.log.read_text().splitlines() if c.startswith(("-m", "tools"))]
         return done, [c for c in calls if "--version" not in c]
