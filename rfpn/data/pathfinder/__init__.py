@@ -1,4 +1,4 @@
 """Pathfinder: which of two long dashed contours does the white disc sit on?
 
-The generator needs numpy and Pillow only; nothing here imports Detectron2.
+The generator needs numpy, Pillow and tqdm only; this module imports nothing.
 """

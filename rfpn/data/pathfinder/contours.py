@@ -12,7 +12,9 @@ import numpy as np
 
 from rfpn.data.pathfinder.settings import GenerationError, PathfinderSettings
 
-TURNS_PER_DASH = 24  # candidates for one dash before its contour is given up
+TURNS_PER_DASH = 8  # candidates for one dash before it counts as a dead end
+DEAD_ENDS_PER_CONTOUR = 5  # dead ends before a contour is given up
+PLACES_PER_DISTRACTOR = 100  # before the whole sample starts afresh
 CANDIDATES_PER_SAMPLE = 200_000  # about two seconds, before the sample is given up
 
 
@@ -77,9 +79,9 @@ class _Growth:
         return all(self.grow(contour, start, s.length) for contour, start in zip((first, 1 - first), starts))
 
     def add_distractor(self, contour: int) -> bool:
-        """Grows one short contour anywhere; many places are tried before the whole sample starts afresh."""
+        """Grows one short contour anywhere."""
         span = self.high - self.low
-        for _ in range(100):
+        for _ in range(PLACES_PER_DISTRACTOR):
             start = (self.low + self.uniform() * span, self.low + self.uniform() * span)
             if self.grow(contour, start, self.settings.distractor_length):
                 return True
@@ -87,24 +89,34 @@ class _Growth:
 
     def grow(self, contour: int, start: tuple, length: int) -> bool:
         """Adds a contour of ``length`` dashes whose first tip is ``start``; False, and nothing added, if stuck."""
-        placed = len(self.dashes)
-        pending: List[int] = []  # dashes that this contour has come near to, and must cross next
-        for step in range(length):
-            for _ in range(TURNS_PER_DASH):
-                dash = self._candidate(contour, start, step)
-                near = self._near(dash, step)
-                if near is None:
-                    continue
-                crossed = self._crossed(dash, set(near).union(pending)) if step and (near or pending) else set()
-                uncrossed = [other for other in near if other not in crossed]
-                if crossed.issuperset(pending) and not (uncrossed and step == length - 1):
-                    break
-            else:
+        placed, dead_ends = len(self.dashes), 0
+        pending: List[list] = []  # for each dash of this contour, those that it came near to and must cross next
+        while len(pending) < length:
+            uncrossed = self._extend(contour, start, len(pending), pending[-1] if pending else [])
+            if uncrossed is not None and not (uncrossed and len(pending) == length - 1):
+                pending.append(uncrossed)
+                continue
+            # A dead end: take back the last dashes, the more the oftener it happened, and go another way.
+            dead_ends += 1
+            keep = len(pending) - dead_ends
+            if keep < 1 or dead_ends > DEAD_ENDS_PER_CONTOUR:
                 del self.dashes[placed:]
                 return False
-            self.dashes.append(dash)
-            pending = uncrossed
+            del self.dashes[placed + keep :], pending[keep:]
         return True
+
+    def _extend(self, contour: int, start: tuple, step: int, pending: list) -> Optional[list]:
+        """Adds the next dash; returns the dashes that it is near to without having crossed them, None if stuck."""
+        for _ in range(TURNS_PER_DASH):
+            dash = self._candidate(contour, start, step)
+            near = self._near(dash, step)
+            if near is None:
+                continue
+            crossed = self._crossed(dash, {*near, *pending}) if step and (near or pending) else set()
+            if crossed.issuperset(pending):
+                self.dashes.append(dash)
+                return [other for other in near if other not in crossed]
+        return None
 
     def _candidate(self, contour: int, start: tuple, step: int) -> Dash:
         self.left -= 1

@@ -4,9 +4,11 @@ from typing import Tuple
 
 import numpy as np
 
-from rfpn.data.pathfinder.contours import draw_scene
-from rfpn.data.pathfinder.render import draw_picture
-from rfpn.data.pathfinder.settings import SPLITS, PathfinderSettings
+from rfpn.data.pathfinder.contours import Scene, draw_scene
+from rfpn.data.pathfinder.render import draw_picture, target_share
+from rfpn.data.pathfinder.settings import SHARE_TOLERANCE, SPLITS, GenerationError, PathfinderSettings
+
+DRAWS_PER_SAMPLE = 20  # a rare one misses the published share of target pixels and is drawn again
 
 
 def generate_sample(
@@ -31,15 +33,23 @@ def generate_sample(
         TypeError, ValueError: an argument is not valid.
     """
     settings = PathfinderSettings(length, **options)
-    scene = draw_scene(settings, sample_rng(length, seed, index, split))
-    picture = draw_picture(scene, settings)
+    rng = sample_rng(length, seed, index, split)
+    share = settings.published_share
+    for _ in range(DRAWS_PER_SAMPLE):
+        scene = draw_scene(settings, rng)
+        picture = draw_picture(scene, settings)
+        if share is None or abs(target_share(picture.target) - share) <= SHARE_TOLERANCE:
+            return picture.image, picture.target, _info(scene)
+    raise GenerationError(f"the target keeps missing its published share of pixels. Settings: {settings.describe()}")
+
+
+def _info(scene: Scene) -> dict:
     x, y, ux, uy, contour = np.array(scene.dashes).T
-    info = {
+    return {
         "marker": scene.marker,
         "dashes": np.stack([x, y, np.arctan2(uy, ux)], axis=1),
         "contour": contour.astype(np.int64),
     }
-    return picture.image, picture.target, info
 
 
 def sample_rng(length: int, seed: int, index: int, split: str) -> np.random.Generator:

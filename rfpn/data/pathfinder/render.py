@@ -9,6 +9,7 @@ from rfpn.data.pathfinder.contours import Scene
 from rfpn.data.pathfinder.settings import GenerationError, PathfinderSettings
 
 MARKER_LEVEL = 200  # of 255: least brightness of the disc's core
+TIP = 0.4  # pixels that a stroke reaches beyond either end of its axis, as measured on the published pictures
 
 
 class Picture(NamedTuple):
@@ -85,10 +86,21 @@ def find_problem(picture: Picture, scene: Scene, settings: PathfinderSettings) -
     return ""
 
 
-def _stroke_coverage(x, y, ux, uy, settings: PathfinderSettings):
-    """Pixels that D strokes with round ends cover: flat index, number of the stroke, share in (0, 1], each (M,).
+def target_share(target: np.ndarray) -> float:
+    """Share of target pixels as a model sees them: at half size, bicubic, where the target exceeds 0.2 of 1.
 
-    The share is that of a straight edge at the same distance from the pixel's centre.
+    Bicubic as OpenCV and torch do it: by half, each pixel is the mean of four a side with weights (-3, 19, 19, -3) / 32.
+    """
+    small = np.pad(target.astype(np.float32) / 255, 1)
+    for _ in range(2):
+        small = (19 * (small[1:-2:2] + small[2:-1:2]) - 3 * (small[0:-3:2] + small[3::2])).T / 32
+    return float((small > 0.2).mean())
+
+
+def _stroke_coverage(x, y, ux, uy, settings: PathfinderSettings):
+    """Pixels that D strokes with flat ends cover: flat index, number of the stroke, share in (0, 1], each (M,).
+
+    The share is the product of those of two straight edges, along and across the stroke.
     """
     size = math.ceil(settings.dash_length + settings.thickness) + 3
     left, top = (np.floor(c).astype(np.int64) - size // 2 for c in (x, y))
@@ -96,9 +108,10 @@ def _stroke_coverage(x, y, ux, uy, settings: PathfinderSettings):
     dx = ((left - x)[:, None] + cells + 0.5).astype(np.float32)[:, None, :]
     dy = ((top - y)[:, None] + cells + 0.5).astype(np.float32)[:, :, None]
     ux, uy = (u.astype(np.float32)[:, None, None] for u in (ux, uy))
-    beyond = np.maximum(np.abs(dx * ux + dy * uy) - np.float32(settings.dash_length / 2), 0)
-    across = dx * uy - dy * ux
-    share = np.minimum(np.float32(settings.thickness / 2 + 0.5) - np.sqrt(beyond * beyond + across * across), 1)
+    along = np.float32(settings.dash_length / 2 + TIP + 0.5) - np.abs(dx * ux + dy * uy)
+    across = np.float32(settings.thickness / 2 + 0.5) - np.abs(dx * uy - dy * ux)
+    peak = np.float32(min(settings.thickness, 1))  # a stroke thinner than a pixel never covers all of it
+    share = np.clip(along, 0, 1) * np.clip(across, 0, peak)
     number, row, column = np.nonzero(share > 0)
     return (top[number] + row) * settings.window + left[number] + column, number, share[number, row, column]
 

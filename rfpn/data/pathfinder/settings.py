@@ -5,6 +5,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Optional
 
 SPLITS = ("train", "test")
+# Share of target pixels at half size, by length, in the logs of the published runs; samples keep within the tolerance.
+PUBLISHED_SHARE = {14: 0.0030, 20: 0.0041, 25: 0.0050}
+SHARE_TOLERANCE = 0.0008
 
 
 class GenerationError(RuntimeError):
@@ -23,9 +26,9 @@ class PathfinderSettings:
     length: int  # dashes in each of the two long contours
     window: int = 300  # height and width of the image
     dash_length: float = 5.0
-    thickness: float = 1.7
+    thickness: float = 1.9
     gap: float = 3.0  # free margin at either end of a dash, so dashes of a contour lie 2 * gap apart
-    continuity: float = 1.8  # dashes turn by at most pi / (2 * continuity)
+    continuity: float = 1.8  # dashes turn by at most 1.4 / continuity
     marker_radius: float = 5.0
     start_distance: float = 27.0  # between the first dashes of the two long contours
     padding: int = 22  # margin of the image that no dash enters
@@ -39,8 +42,9 @@ class PathfinderSettings:
             object.__setattr__(self, "distractors", 90 // _integer("length", self.length, 3))
         if self.distractor_length is None:
             object.__setattr__(self, "distractor_length", _integer("length", self.length, 3) // 3)
-        for name, least in (("length", 3), ("window", 32), ("padding", 0), ("distractors", 0), ("distractor_length", 1)):
-            object.__setattr__(self, name, _integer(name, getattr(self, name), least))
+        least = {"length": 3, "window": 32, "padding": 0, "distractors": 0, "distractor_length": 1}
+        for name, bound in least.items():
+            object.__setattr__(self, name, _integer(name, getattr(self, name), bound))
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type is float and not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
@@ -48,8 +52,8 @@ class PathfinderSettings:
         self._check_together()
 
     def _check_together(self):
-        if 2 * self.padding + self.reach >= self.window:
-            raise ValueError(f"padding {self.padding} leaves no room for a dash in a window of {self.window}")
+        if 2 * self.padding + max(self.reach, 2 * self.marker_radius) >= self.window:
+            raise ValueError(f"padding {self.padding} leaves no room for contours in a window of {self.window}")
         if self.padding < self.marker_radius + 1:
             raise ValueError(f"padding {self.padding} must exceed marker_radius {self.marker_radius} by 1 or more")
         if self.continuity < 1:
@@ -71,8 +75,8 @@ class PathfinderSettings:
 
     @property
     def max_turn(self) -> float:
-        """Largest turn from one dash to the next, radians."""
-        return math.pi / (2 * self.continuity)
+        """Largest turn from one dash to the next, radians; 45 degrees in the published pictures, at continuity 1.8."""
+        return 1.4 / self.continuity
 
     @property
     def clearance(self) -> float:
@@ -82,7 +86,12 @@ class PathfinderSettings:
     @property
     def touch_distance(self) -> float:
         """Distance of two axes from which no half-covered pixel of one stroke is next to one of the other."""
-        return self.thickness + 1.5
+        return self.thickness + 1.7
+
+    @property
+    def published_share(self) -> Optional[float]:
+        """Share of target pixels at half size in the published set with these settings; None if there is none."""
+        return PUBLISHED_SHARE.get(self.length) if self == PathfinderSettings(self.length) else None
 
     def describe(self) -> str:
         """``name=value`` of every setting, on one line."""

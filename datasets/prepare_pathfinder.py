@@ -1,0 +1,80 @@
+"""Generates Pathfinder: a split of the published size and layout, or any other.
+
+    python datasets/prepare_pathfinder.py --length 14 --split train --num 190000 --seed 0 --workers 16
+    python datasets/prepare_pathfinder.py --length 14 --split test --num 10000 --seed 0 --workers 16
+    python datasets/prepare_pathfinder.py --length 6 --split train --num 2000 --window 128 --padding 10 \\
+        --distractors 4 --output easy
+    python datasets/prepare_pathfinder.py --benchmark
+
+Run the same command again to go on with a stopped run. The files do not depend on the number of workers.
+"""
+
+import argparse
+import io
+import os
+import sys
+import time
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+from PIL import Image
+
+from rfpn.data.pathfinder.dataset import SplitExistsError, split_folder, write_split
+from rfpn.data.pathfinder.generator import generate_sample
+from rfpn.data.pathfinder.settings import SPLITS, GenerationError, PathfinderSettings
+
+
+def parse_args(argv=None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--length", type=int, help="dashes in a long contour; published: 6, 9, 14, 20, 25")
+    parser.add_argument("--split", choices=SPLITS)
+    parser.add_argument("--num", type=int, help="samples in the split; published: 190000 train, 10000 test")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: one per core)")
+    root = Path(os.environ.get("DETECTRON2_DATASETS", "datasets")) / "pathfinder"
+    parser.add_argument("--output", type=Path, default=root, help=f"parent folder (default: {root})")
+    parser.add_argument("--benchmark", action="store_true", help="print milliseconds a sample on one core, and leave")
+    looks = parser.add_argument_group("settings, in pixels of the window")
+    for field in fields(PathfinderSettings):
+        if field.default is not MISSING:
+            kind = float if field.type is float else int
+            default = "by length" if field.default is None else field.default
+            looks.add_argument(f"--{field.name.replace('_', '-')}", type=kind, help=f"default: {default}")
+    args = parser.parse_args(argv)
+    if not args.benchmark and (args.length is None or args.split is None or args.num is None):
+        parser.error("--length, --split and --num are required")
+    return args
+
+
+def benchmark(num: int):
+    """Prints the time of a sample on one core, PNG encoding included, as a mean of ``num``."""
+    for length in (14, 20, 25):
+        start = time.process_time()
+        for index in range(num):
+            for picture in generate_sample(length, seed=0, index=index)[:2]:
+                Image.fromarray(picture).save(io.BytesIO(), "PNG", compress_level=1)
+        print(f"length {length}: {1000 * (time.process_time() - start) / num:.1f} ms a sample, mean of {num}")
+
+
+def main(argv=None) -> int:
+    args = parse_args(argv)
+    if args.benchmark:
+        benchmark(num=args.num or 200)
+        return 0
+    options = {field.name: getattr(args, field.name) for field in fields(PathfinderSettings)}
+    folder = split_folder(args.output, args.length, args.split)
+    try:
+        settings = PathfinderSettings(**{name: value for name, value in options.items() if value is not None})
+        written = write_split(args.output, settings, args.split, args.num, args.seed, args.workers)
+    except (SplitExistsError, GenerationError, ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped: run the same command again to go on", file=sys.stderr)
+        return 130
+    print(f"{folder} is finished: {args.num} samples, {written or 'none'} of them written now")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Writes a whole Pathfinder split in the published layout, with any number of workers, and resumes stopped runs.
+
+``<output>/<split>/curv_contour_length_<L>/`` holds ``imgs/<b>/sample_<i>.png`` beside ``seg/<b>/sample_<i>.png``,
+``i`` counting through the split and ``b = i // 1000``, and ``manifest.json`` once all are there.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from rfpn.data.pathfinder.generator import generate_sample
+from rfpn.data.pathfinder.settings import SPLITS, PathfinderSettings
+
+SAMPLES_PER_FOLDER = 1000
+SAMPLES_PER_TASK = 50
+MANIFEST = "manifest.json"
+UNFINISHED = "manifest.unfinished.json"
+FORMAT = 1  # raised whenever the same settings and seed come to give other samples
+
+
+class SplitExistsError(RuntimeError):
+    """The folder holds a split made with other parameters."""
+
+
+def split_folder(output, length: int, split: str) -> Path:
+    """Folder of one split below ``output``."""
+    return Path(output) / split / f"curv_contour_length_{length}"
+
+
+def sample_paths(folder: Path, index: int) -> tuple:
+    """Paths of a sample's image and target in a split's folder."""
+    name = Path(str(index // SAMPLES_PER_FOLDER)) / f"sample_{index}.png"
+    return folder / "imgs" / name, folder / "seg" / name
+
+
+def write_split(
+    output, settings: PathfinderSettings, split: str, num: int, seed: int = 0, workers: int = 1, progress: bool = True
+) -> int:
+    """Writes samples 0 to ``num - 1`` of a split, but for those that are there already.
+
+    The files are the same for any number of workers.
+
+    Returns:
+        How many samples it wrote: 0 for a finished split.
+
+    Raises:
+        SplitExistsError: the folder holds a split with other parameters, or files of unknown origin.
+        GenerationError: the contours do not fit.
+        ValueError: an argument is not valid.
+        OSError: a file cannot be written.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    if num < 1 or workers < 1 or seed < 0:
+        raise ValueError(f"num and workers must be 1 or more and seed 0 or more, got {num}, {workers} and {seed}")
+    folder = split_folder(output, settings.length, split)
+    manifest = {"format": FORMAT, "split": split, "seed": seed, "num": num, "settings": asdict(settings)}
+    _check_folder(folder, manifest)
+    missing = _missing(folder, num)
+    if (folder / MANIFEST).is_file() and not missing:
+        return 0
+    for index in range(0, num, SAMPLES_PER_FOLDER):
+        for path in sample_paths(folder, index):
+            path.parent.mkdir(parents=True, exist_ok=True)
+    _write_json(folder / UNFINISHED, manifest)
+    with tqdm(total=num, initial=num - len(missing), unit="sample", disable=not progress, desc=split) as bar:
+        for done in _write_samples(partial(_write_task, folder, settings, split, seed), missing, workers):
+            bar.update(done)
+    os.replace(folder / UNFINISHED, folder / MANIFEST)
+    return len(missing)
+
+
+def write_sample(folder: Path, settings: PathfinderSettings, split: str, seed: int, index: int):
+    """Writes one sample. The image comes last: where it is, the target is too."""
+    options = asdict(settings)
+    image, target, _ = generate_sample(options.pop("length"), seed, index, split, **options)
+    image_path, target_path = sample_paths(folder, index)
+    _write_png(target_path, target)
+    _write_png(image_path, image)
+
+
+def _write_samples(write, indices: list, workers: int):
+    """Calls ``write`` on lists of indices; yields how many samples each call wrote."""
+    tasks = [indices[k : k + SAMPLES_PER_TASK] for k in range(0, len(indices), SAMPLES_PER_TASK)]
+    if workers == 1 or len(tasks) < 2:
+        yield from map(write, tasks)
+        return
+    # Not forked: the caller may hold threads. Ctrl-C is the caller's to handle: it ends the pool.
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(min(workers, len(tasks)), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+        yield from pool.imap_unordered(write, tasks)
+
+
+def _write_task(folder, settings, split, seed, indices) -> int:
+    for index in indices:
+        write_sample(folder, settings, split, seed, index)
+    return len(indices)
+
+
+def _missing(folder: Path, num: int) -> list:
+    present = {}
+    for kind in ("imgs", "seg"):
+        names = (entry.name for batch in _entries(folder / kind) for entry in _entries(batch.path))
+        present[kind] = set(names)
+    both = present["imgs"] & present["seg"]
+    return [index for index in range(num) if f"sample_{index}.png" not in both]
+
+
+def _entries(folder) -> list:
+    return list(os.scandir(folder)) if os.path.isdir(folder) else []
+
+
+def _check_folder(folder: Path, manifest: dict):
+    """Refuses a folder whose samples another run made."""
+    if not any(_entries(batch.path) for kind in ("imgs", "seg") for batch in _entries(folder / kind)):
+        return
+    path = next((folder / name for name in (MANIFEST, UNFINISHED) if (folder / name).is_file()), None)
+    if path is None:
+        raise SplitExistsError(f"{folder} holds samples without a {MANIFEST}: choose another output folder")
+    old, new = _flat(json.loads(path.read_text())), _flat(manifest)
+    changes = [f"{key} {old.get(key)}, not {new.get(key)}" for key in {**old, **new} if old.get(key) != new.get(key)]
+    if changes:
+        raise SplitExistsError(
+            f"{folder} holds samples made with other parameters: {'; '.join(changes)}. Choose another output folder"
+        )
+
+
+def _flat(manifest: dict) -> dict:
+    return {**{k: v for k, v in manifest.items() if k != "settings"}, **manifest.get("settings", {})}
+
+
+def _write_png(path: Path, array: np.ndarray):
+    temporary = path.with_name(path.name + ".part")
+    Image.fromarray(array).save(temporary, "PNG", compress_level=1)
+    os.replace(temporary, path)
+
+
+def _write_json(path: Path, content: dict):
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(json.dumps(content, indent=2) + "\n")
+    os.replace(temporary, path)

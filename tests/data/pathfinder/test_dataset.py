@@ -1,0 +1,121 @@
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rfpn.data.pathfinder import dataset
+from rfpn.data.pathfinder.dataset import SplitExistsError, sample_paths, split_folder, write_split
+from rfpn.data.pathfinder.generator import generate_sample
+from rfpn.data.pathfinder.settings import PathfinderSettings
+
+SETTINGS = PathfinderSettings(6, window=128, padding=10, distractors=3)
+
+
+def write(output, split="train", num=8, **options):
+    options = {"settings": SETTINGS, "progress": False, **options}
+    return write_split(output, split=split, num=num, **options)
+
+
+def hashes(output, split="train"):
+    folder = split_folder(output, 6, split)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_published_layout(tmp_path):
+    assert write(tmp_path, num=3) == 3
+    folder = tmp_path / "train" / "curv_contour_length_6"
+    names = [f"{kind}/0/sample_{i}.png" for kind in ("imgs", "seg") for i in range(3)]
+    assert sorted(hashes(tmp_path)) == sorted([*names, "manifest.json"])
+    assert sample_paths(folder, 2007) == (folder / "imgs/2/sample_2007.png", folder / "seg/2/sample_2007.png")
+    for path, array in zip(sample_paths(folder, 1), generate_sample(6, 0, 1, window=128, padding=10, distractors=3)):
+        with Image.open(path) as picture:
+            assert picture.mode == "L"
+            np.testing.assert_array_equal(np.asarray(picture), array)
+
+
+def test_F4_the_manifest_counts_the_samples_on_disk(tmp_path):
+    write(tmp_path, num=5, seed=2)
+    manifest = json.loads((split_folder(tmp_path, 6, "train") / "manifest.json").read_text())
+    assert manifest["num"] == 5 == sum(name.startswith("imgs") for name in hashes(tmp_path))
+    assert (manifest["seed"], manifest["split"]) == (2, "train")
+    assert PathfinderSettings(**manifest["settings"]) == SETTINGS
+
+
+def test_F5_files_are_the_same_for_any_number_of_workers_and_never_repeat(tmp_path):
+    write(tmp_path / "one", num=120, workers=1)
+    write(tmp_path / "three", num=120, workers=3)
+    assert hashes(tmp_path / "one") == hashes(tmp_path / "three")
+    write(tmp_path / "one", num=40, split="test")
+    pictures = [h for s in ("train", "test") for name, h in hashes(tmp_path / "one", s).items() if "imgs" in name]
+    assert len(pictures) == len(set(pictures)) == 160
+
+
+def test_F4_a_stopped_run_goes_on_and_a_finished_one_does_nothing(tmp_path, monkeypatch):
+    write(tmp_path / "whole")
+    original, calls = dataset.write_sample, []
+
+    def stop_at_fourth(*args):
+        calls.append(args)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        original(*args)
+
+    monkeypatch.setattr(dataset, "write_sample", stop_at_fourth)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "stopped")
+    folder = split_folder(tmp_path / "stopped", 6, "train")
+    assert not (folder / "manifest.json").exists() and (folder / "manifest.unfinished.json").exists()
+    (folder / "seg/0/sample_3.png").write_bytes(b"")  # a target without its image counts as missing
+    monkeypatch.setattr(dataset, "write_sample", original)
+    assert write(tmp_path / "stopped") == 5
+    assert hashes(tmp_path / "stopped") == hashes(tmp_path / "whole")
+    assert write(tmp_path / "stopped") == 0
+
+
+def test_a_deleted_file_of_a_finished_split_is_made_again(tmp_path):
+    write(tmp_path)
+    before = hashes(tmp_path)
+    sample_paths(split_folder(tmp_path, 6, "train"), 5)[1].unlink()
+    assert write(tmp_path) == 1
+    assert hashes(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "change, named",
+    [
+        ({"num": 9}, "num 8, not 9"),
+        ({"seed": 1}, "seed 0, not 1"),
+        ({"settings": PathfinderSettings(6, window=128, padding=10, distractors=2)}, "distractors 3, not 2"),
+    ],
+)
+def test_F4_other_parameters_in_the_same_folder_are_refused(tmp_path, change, named):
+    write(tmp_path)
+    before = hashes(tmp_path)
+    with pytest.raises(SplitExistsError, match=named):
+        write(tmp_path, **change)
+    assert hashes(tmp_path) == before
+
+
+def test_samples_of_unknown_origin_are_refused(tmp_path):
+    write(tmp_path)
+    (split_folder(tmp_path, 6, "train") / "manifest.json").unlink()
+    with pytest.raises(SplitExistsError, match="without a manifest.json"):
+        write(tmp_path)
+
+
+def test_parameters_that_never_gave_a_sample_do_not_block_the_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(dataset, "write_sample", lambda *args: (_ for _ in ()).throw(RuntimeError))
+    with pytest.raises(RuntimeError):
+        write(tmp_path)
+    monkeypatch.undo()
+    assert write(tmp_path, num=2) == 2
+
+
+@pytest.mark.parametrize("option", [{"num": 0}, {"workers": 0}, {"seed": -1}, {"split": "val"}])
+def test_wrong_arguments_are_refused(tmp_path, option):
+    with pytest.raises(ValueError):
+        write(tmp_path, **option)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,51 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from rfpn.data.pathfinder.generator import generate_sample
+from rfpn.data.pathfinder.render import target_share
+
+
+def test_same_arguments_give_the_same_sample_in_any_order():
+    first = [generate_sample(9, 3, index) for index in range(3)]
+    again = [generate_sample(9, 3, index) for index in (2, 1, 0)][::-1]
+    for (image, target, info), (image2, target2, info2) in zip(first, again):
+        np.testing.assert_array_equal(image, image2)
+        np.testing.assert_array_equal(target, target2)
+        np.testing.assert_array_equal(info["dashes"], info2["dashes"])
+
+
+def test_F5_samples_differ_by_index_split_and_seed():
+    keys = [(seed, index, split) for seed in (0, 1) for index in range(20) for split in ("train", "test")]
+    pictures = {generate_sample(6, seed, index, split)[0].tobytes() for seed, index, split in keys}
+    assert len(pictures) == len(keys)
+
+
+@pytest.mark.parametrize("length, share", [(14, 0.30), (20, 0.41), (25, 0.50)])
+def test_target_share_at_150_pixels_is_the_published_one(length, share):
+    shares = [100 * target_share(generate_sample(length, 1, index)[1]) for index in range(12)]
+    assert np.abs(np.array(shares) - share).max() <= 0.08
+
+
+def test_small_easy_samples():
+    image, target, info = generate_sample(6, 0, 0, window=128, padding=10, distractors=4)
+    assert image.shape == target.shape == (128, 128)
+    assert info["contour"].tolist() == [0] * 6 + [1] * 6 + [2, 2, 3, 3, 4, 4, 5, 5]
+    assert info["dashes"].shape == (20, 3)
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(ValueError, match="split must be one of train, test"):
+        generate_sample(6, 0, 0, "val")
+    with pytest.raises(ValueError, match="seed and index"):
+        generate_sample(6, 0, -1)
+    with pytest.raises(TypeError):
+        generate_sample(6, 0, 0, windows=128)
+
+
+def test_the_generator_needs_neither_torch_nor_detectron2():
+    code = "import sys, rfpn.data.pathfinder.dataset; print(sorted({'torch', 'detectron2', 'cv2'} & set(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"

@@ -1,0 +1,47 @@
+import pytest
+
+from rfpn.data.pathfinder.settings import PathfinderSettings
+
+
+@pytest.mark.parametrize("length, count, short", [(6, 15, 2), (9, 10, 3), (14, 6, 4), (20, 4, 6), (25, 3, 8)])
+def test_F4_distractors_of_every_length_are_integers(length, count, short):
+    settings = PathfinderSettings(length)
+    assert (settings.distractors, settings.distractor_length) == (count, short)
+    assert isinstance(settings.distractors, int) and isinstance(settings.distractor_length, int)
+
+
+@pytest.mark.parametrize("name", ["length", "window", "padding", "distractors", "distractor_length"])
+def test_F4_counts_must_be_integers(name):
+    with pytest.raises(TypeError, match=f"{name} must be an integer"):
+        PathfinderSettings(**{"length": 14, name: 14 / 3})
+
+
+@pytest.mark.parametrize(
+    "option, message",
+    [
+        ({"length": 2}, "length must be 3 or more"),
+        ({"gap": -1}, "gap must be a positive number"),
+        ({"thickness": float("nan")}, "thickness must be a positive number"),
+        ({"window": 48}, "leaves no room"),
+        ({"padding": 3}, "must exceed marker_radius"),
+        ({"continuity": 0.5}, "continuity"),
+        ({"thickness": 1.0}, "would break strokes"),
+        ({"gap": 1.0}, "lets dashes touch"),
+        ({"marker_radius": 9.0}, "hides more than the first dash"),
+    ],
+)
+def test_values_that_cannot_be_drawn_are_refused(option, message):
+    with pytest.raises(ValueError, match=message):
+        PathfinderSettings(**{"length": 14, **option})
+
+
+def test_largest_turn_shrinks_with_continuity():
+    turns = [PathfinderSettings(14, continuity=c).max_turn for c in (1.0, 1.8, 4.0)]
+    assert turns == sorted(turns, reverse=True)
+    assert turns[1] == pytest.approx(0.785, abs=0.02)  # 45 degrees
+
+
+def test_published_share_holds_for_published_settings_only():
+    assert PathfinderSettings(14).published_share == 0.0030
+    assert PathfinderSettings(14, distractors=5).published_share is None
+    assert PathfinderSettings(9).published_share is None

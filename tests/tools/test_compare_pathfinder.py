@@ -1,0 +1,41 @@
+import numpy as np
+import pytest
+from compare_pathfinder import count_crossings, find_dashes, link_contours, measure_all, split_target
+
+from rfpn.data.pathfinder.generator import generate_sample
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return generate_sample(9, 0, 0)
+
+
+def test_dashes_are_found_where_they_were_drawn(sample):
+    image, target, info = sample
+    marker, chain, others = split_target(image, target)
+    np.testing.assert_allclose(marker + 0.5, info["marker"], atol=0.3)  # pixel 0 has its centre at 0.5
+    np.testing.assert_allclose(chain[:, :2] + 0.5, info["dashes"][1:9, :2], atol=0.2)
+    difference = chain[:, 2] - info["dashes"][1:9, 2]
+    np.testing.assert_allclose(np.sin(difference), 0, atol=0.06)
+    assert len(others) == 9 + 30 and len(find_dashes(image)) == 8 + 39 + 1
+
+
+def test_dashes_are_linked_to_their_contours(sample):
+    image, target, _ = sample
+    others = split_target(image, target)[2]
+    assert sorted(map(len, link_contours(others))) == [3] * 10 + [9]
+
+
+def test_crossings_are_counted():
+    zigzag = np.array([[0.0, 0.0], [2.0, 2.0], [4.0, 0.0]])
+    line = np.array([[-1.0, 1.0], [5.0, 1.0]])
+    assert count_crossings(zigzag, line) == 2
+    assert count_crossings(zigzag, line + 5) == 0
+
+
+def test_statistics_of_a_set(sample):
+    image, target, _ = sample
+    found = measure_all([image, image], [target, target], 9)
+    assert found["target dashes in sight"].tolist() == [8, 8]
+    assert found["step between dashes"].max() < 11.3 and found["step between dashes"].min() > 9.8
+    assert found["marker to start of second contour"] == pytest.approx([27] * 2, abs=3)
