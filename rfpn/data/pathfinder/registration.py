@@ -1,7 +1,8 @@
 """Registers Pathfinder folders in the published layout as Detectron2 data sets.
 
 A folder holds ``imgs/<batch>/sample_<i>.png`` beside ``seg/<batch>/sample_<i>.png``. The built-in names
-``pathfinder_<L>_{train,test}`` stand for ``$DETECTRON2_DATASETS/pathfinder/<split>/curv_contour_length_<L>``.
+``pathfinder_<L>_{train,test}`` stand for what ``datasets/prepare_pathfinder.py`` makes by default:
+``$DETECTRON2_DATASETS/pathfinder/<split>/curv_contour_length_<L>``.
 """
 
 import os
@@ -9,8 +10,11 @@ import re
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
+from rfpn.data.pathfinder.dataset import UNFINISHED, split_folder
+from rfpn.data.pathfinder.settings import SPLITS
+
 LENGTHS = (6, 9, 14, 20, 25)
-SPLITS = ("train", "test")
+SIZES = {"train": 190000, "test": 10000}  # images, as published
 
 _registered = {}  # name -> the arguments it was registered with
 
@@ -29,7 +33,7 @@ def register_builtin_pathfinder(root: str) -> None:
 
 def builtin_folder(root: str, length: int, split: str) -> str:
     """Where the built-in set of one length and split lies."""
-    return os.path.join(root, "pathfinder", split, f"curv_contour_length_{length}")
+    return str(split_folder(os.path.join(root, "pathfinder"), length, split))
 
 
 def register_pathfinder(
@@ -64,8 +68,11 @@ def load_pathfinder(folder: str, start: int = 0, stop: int | None = None, comman
 
     Raises:
         FileNotFoundError: the folder, its images or some of their targets are missing; says which and what helps.
+        ValueError: the generator was stopped before the folder was finished.
     """
     remedy = f"; make it with: {command}" if command else ""
+    if os.path.isfile(os.path.join(folder, UNFINISHED)):
+        raise ValueError(f"{os.path.abspath(folder)}: not finished; run the same datasets/prepare_pathfinder.py again")
     images, targets = (_samples(os.path.join(folder, kind), remedy) for kind in ("imgs", "seg"))
     unpaired = sorted(images.symmetric_difference(targets), key=_natural)
     if unpaired:
@@ -103,6 +110,7 @@ def _natural(name: str) -> list:
 
 
 def _command(root: str, length: int, split: str) -> str:
-    num = 190000 if split == "train" else 10000
-    output = os.path.join(root, "pathfinder", split)
-    return f"python datasets/prepare_pathfinder.py --length {length} --split {split} --num {num} --output {output}"
+    output = os.path.join(root, "pathfinder")
+    return (
+        f"python datasets/prepare_pathfinder.py --length {length} --split {split} --num {SIZES[split]} --output {output}"
+    )

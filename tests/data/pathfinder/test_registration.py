@@ -4,7 +4,10 @@ import pytest
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
 from rfpn.data.pathfinder import registration
+from rfpn.data.pathfinder.dataset import UNFINISHED, write_split
+from rfpn.data.pathfinder.mapper import PathfinderMapper
 from rfpn.data.pathfinder.registration import builtin_folder, load_pathfinder, register_builtin_pathfinder, register_pathfinder
+from rfpn.data.pathfinder.settings import PathfinderSettings
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +71,24 @@ def test_missing_folder_names_itself_and_the_command(tmp_path):
     with pytest.raises(FileNotFoundError) as error:
         DatasetCatalog.get("pathfinder_20_train")
     assert builtin_folder(str(tmp_path), 20, "train") in str(error.value)
-    assert "datasets/prepare_pathfinder.py --length 20 --split train --num 190000" in str(error.value)
+    command = f"datasets/prepare_pathfinder.py --length 20 --split train --num 190000 --output {tmp_path}/pathfinder"
+    assert command in str(error.value)
+
+
+def test_what_the_generator_writes_is_what_the_built_in_name_reads(tmp_path):
+    settings = PathfinderSettings(6, window=128, padding=14, distractors=2, distractor_length=2)
+    write_split(tmp_path / "pathfinder", settings, "test", 3, progress=False)
+    register_builtin_pathfinder(str(tmp_path))
+    records = DatasetCatalog.get("pathfinder_6_test")
+    assert [r["image_id"] for r in records] == ["0/sample_0", "0/sample_1", "0/sample_2"]
+    sample = PathfinderMapper(size=64)(records[0])
+    assert (sample["image"][0][sample["sem_seg"] == 1] > 40).float().mean() > 0.9
+
+
+def test_unfinished_folder_is_refused(tmp_path):
+    (make_folder(tmp_path) / UNFINISHED).touch()
+    with pytest.raises(ValueError, match="not finished"):
+        load_pathfinder(str(tmp_path))
 
 
 def test_unpaired_samples_are_named(tmp_path):
