@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
@@ -272,9 +271,3 @@ def test_model_zoo_finds_its_configs(pure_python_detectron2):
     assert cfg.MODEL.META_ARCHITECTURE == "PanopticFPN"
     with pytest.raises(RuntimeError, match="not available"):
         model_zoo.get_config_file("no/such.yaml")
-
-
-def test_import_needs_no_extension_in_a_fresh_process(pure_python_detectron2):
-    done = tool.run_python(["-W", "error::DeprecationWarning:detectron2", "-c", tool.WORKS])
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(pure_python_detectron2.__version__)
