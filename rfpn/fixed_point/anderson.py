@@ -58,27 +58,26 @@ def anderson(
         moving = moving & ~(change <= tolerance)
         if t + 1 == max_steps or not moving.any():
             break
-        proposal = point + damping * gap
         if t > 0:
             slot = (t - 1) % window
             point_steps[:, slot] = point - last_point
             gap_steps[:, slot] = gap - last_gap
-            # only the cell may run in half precision
-            with torch.autocast(h.device.type, enabled=False):
-                weights = _mixing(gap_steps[:, :t], gap, ridge)
-                proposal -= torch.einsum("rm,rmd->rd", weights, (point_steps + damping * gap_steps)[:, :t])
         last_point, last_gap = point, gap
+        proposal = point + damping * gap - _correction(point_steps[:, :t], gap_steps[:, :t], gap, damping, ridge)
         point = torch.where(moving[:, None], proposal, point)
     return FixedPoint(best.view_as(h), best_previous.view_as(h), steps, residual, residual <= tolerance)
 
 
-def _mixing(gap_steps: Tensor, gap: Tensor, ridge: float) -> Tensor:
-    """γ: gap differences (R, m, D) and gap (R, D) -> (R, m); 0, a plain step, for samples without a finite solution."""
+def _correction(point_steps: Tensor, gap_steps: Tensor, gap: Tensor, damping: float, ridge: float) -> Tensor:
+    """(ΔH + β ΔG) γ, (R, D), of differences (R, m, D) and gap (R, D); 0, a plain step, where γ is not finite."""
     norms = torch.linalg.vector_norm(gap_steps, dim=2)
     scale = norms.clamp(min=torch.finfo(norms.dtype).tiny)
     unit = gap_steps / scale[:, :, None]
-    gram = unit @ unit.mT + ridge * torch.eye(unit.shape[1], dtype=unit.dtype, device=unit.device)
-    # the variant without checks: one sample's NaN must not raise for all
-    weights, _ = torch.linalg.solve_ex(gram, unit @ gap[:, :, None])
-    weights = weights[:, :, 0] / scale
-    return torch.where(weights.isfinite().all(dim=1, keepdim=True), weights, 0.0)
+    # only the cell may run in half precision
+    with torch.autocast(gap.device.type, enabled=False):
+        gram = unit @ unit.mT + ridge * torch.eye(unit.shape[1], dtype=unit.dtype, device=unit.device)
+        # the variant without checks: one sample's NaN must not raise for all
+        weights, _ = torch.linalg.solve_ex(gram, unit @ gap[:, :, None])
+        weights = weights / scale[:, :, None]
+        weights = torch.where(weights.isfinite().all(dim=1, keepdim=True), weights, 0.0)
+        return ((point_steps + damping * gap_steps).mT @ weights)[:, :, 0]
