@@ -148,8 +148,7 @@ class _Growth:
         if not (self.low + dx <= dash.x <= self.high - dx and self.low + dy <= dash.y <= self.high - dy):
             return None
         if dash.contour or step > 1:
-            free = s.marker_radius + s.gap
-            if _point_distance_squared(*self.marker, dash, half) < free * free:
+            if _point_distance_squared(*self.marker, dash, half) < s.marker_clearance**2:
                 return None
         x, y, _, _, contour = dash
         reach = s.clearance + s.dash_length

@@ -63,8 +63,10 @@ class PathfinderSettings:
                 f"target_level {self.target_level} would break strokes of thickness {self.thickness}: "
                 f"set it to {self.thickness / 2} or less"
             )
-        if self.clearance < self.touch_distance:
-            raise ValueError(f"gap {self.gap} lets dashes touch: set it to {self.touch_distance / 2} or more")
+        bend = math.cos(self.max_turn / 2)  # neighbours are this much nearer at the sharpest turn
+        if self.clearance * bend < self.touch_distance:
+            least = math.ceil(50 * self.touch_distance / bend) / 100
+            raise ValueError(f"gap {self.gap} lets dashes touch: set it to {least} or more")
         if self.dash_length + self.gap < self.marker_radius + self.touch_distance / 2:
             raise ValueError(f"marker_radius {self.marker_radius} hides more than the first dash: lower it")
 
@@ -87,6 +89,11 @@ class PathfinderSettings:
     def touch_distance(self) -> float:
         """Distance of two axes from which no half-covered pixel of one stroke is next to one of the other."""
         return self.thickness + 1.7
+
+    @property
+    def marker_clearance(self) -> float:
+        """Least distance from the marker's centre to the axis of any dash but the target's first."""
+        return self.marker_radius + max(self.gap, self.touch_distance - self.thickness / 2)
 
     @property
     def published_share(self) -> Optional[float]:

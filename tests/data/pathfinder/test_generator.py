@@ -36,6 +36,12 @@ def test_small_easy_samples():
     assert info["dashes"].shape == (20, 3)
 
 
+@pytest.mark.parametrize("options", [{"gap": 2.0}, {"thickness": 1.5}, {"continuity": 1.0, "gap": 3.5}])
+def test_samples_at_the_edge_of_the_settings_pass_their_checks(options):
+    for index in range(40):
+        generate_sample(14, 11, index, **options)
+
+
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="split must be one of train, test"):
         generate_sample(6, 0, 0, "val")
