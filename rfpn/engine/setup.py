@@ -8,7 +8,9 @@ import sys
 import torch
 from detectron2.config import CfgNode
 from detectron2.engine import default_setup
+from detectron2.utils import comm
 from detectron2.utils.file_io import PathManager
+from detectron2.utils.logger import setup_logger
 
 from rfpn.config import get_cfg
 
@@ -22,10 +24,12 @@ def setup(args) -> CfgNode:
     Raises:
         OSError: a config or weights file is missing. KeyError: an unknown key. ValueError: a value out of range.
     """
+    setup_logger(distributed_rank=comm.get_rank(), name="rfpn")
     cfg = load_cfg(args.config_file, args.opts)
     check_weights(cfg)
     cfg.freeze()
     default_setup(cfg, args)
+    setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank(), name="rfpn")
     return cfg
 
 

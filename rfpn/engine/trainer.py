@@ -1,6 +1,5 @@
 """Detectron2's training loop with this project's models, data and evaluators."""
 
-import logging
 import weakref
 
 from detectron2.config import CfgNode
@@ -26,7 +25,6 @@ class Trainer(DefaultTrainer):
             ValueError, KeyError, OSError: naming the key, data set or file at fault.
         """
         TrainerBase.__init__(self)
-        logging.getLogger("rfpn").setLevel(logging.INFO)
         cfg = self.auto_scale_workers(cfg, comm.get_world_size())
         check_datasets(cfg)
         model = self.build_model(cfg)
