@@ -24,7 +24,6 @@ def setup(args) -> CfgNode:
     Raises:
         OSError: a config or weights file is missing. KeyError: an unknown key. ValueError: a value out of range.
     """
-    setup_logger(distributed_rank=comm.get_rank(), name="rfpn")
     cfg = load_cfg(args.config_file, args.opts)
     check_weights(cfg)
     cfg.freeze()
@@ -70,7 +69,6 @@ def one_line_errors():
     try:
         yield
     except INPUT_ERRORS as error:
-        logging.getLogger("rfpn").debug("traceback", exc_info=True)
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
         print(f"error: {' '.join(text.split())}", file=sys.stderr)
         sys.exit(2)
