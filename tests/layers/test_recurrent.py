@@ -121,6 +121,17 @@ def test_test_tolerance_stops_samples_and_keeps_gradients(gradient):
     assert layer.diagnostics["unconverged_share"] == 0
 
 
+@pytest.mark.parametrize("solver", ["steps", "anderson"])
+def test_value_does_not_depend_on_whether_gradients_are_on(solver):
+    x = GainCell.input([0.1, 0.5, 0.9])
+    layer = RecurrentLayer(GainCell(), 50, solver=solver, test_tolerance=0.1).eval()
+    recorded = layer(x)
+    with torch.no_grad():
+        silent = layer(x)
+    assert recorded.hidden.requires_grad and torch.equal(recorded.steps, silent.steps)
+    torch.testing.assert_close(recorded.hidden, silent.hidden, rtol=1e-12, atol=1e-12)
+
+
 def test_C5_batch_statistics_see_all_samples_until_the_last_settles():
     torch.manual_seed(0)
     x = torch.rand(2, 8, 6, 6)
