@@ -34,12 +34,13 @@ def replace_cotangent(h: Tensor, solve: Callable[[Tensor], Tensor]) -> Tensor:
 
 def implicit_gradient(
     h: Tensor,
-    h_previous: Tensor,
+    h_previous: Tensor | None,
     terms: int,
     growth_limit: float = 2.0,
     tolerance: float = 0.0,
     report: Callable[[NeumannSum | LinearSolution], None] | None = None,
     adjoint: Callable[..., NeumannSum | LinearSolution] = neumann_series,
+    transpose: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Give h_T = F(x, h_{T−1}; w) the gradient of the fixed point instead of the gradient of one step (P-Eq 4).
 
@@ -48,21 +49,19 @@ def implicit_gradient(
 
     Args:
         h: (R, ...) last state, recorded by autograd as a function of ``h_previous``.
-        h_previous: (R, ...) the state before; a leaf that requires grad.
+        h_previous: (R, ...) the state before; a leaf that requires grad. Not used where ``transpose`` is given.
         terms, growth_limit, tolerance: of ``adjoint``.
         report: called in the backward pass with what ``adjoint`` returned.
         adjoint: how u is found, :func:`neumann_series` or :func:`rfpn.fixed_point.linear_solve`.
+        transpose: v (R, ...) -> Jᵀv where something faster than autograd knows it.
     """
 
-    def transpose(vector: Tensor) -> Tensor:
+    def product(vector: Tensor) -> Tensor:
         # zeros, not an error, from an update that ignores its state
-        (product,) = torch.autograd.grad(
-            h, h_previous, vector.to(h.dtype), retain_graph=True, materialize_grads=True
-        )
-        return product
+        return torch.autograd.grad(h, h_previous, vector.to(h.dtype), retain_graph=True, materialize_grads=True)[0]
 
     def solve(cotangent: Tensor) -> Tensor:
-        solution = adjoint(transpose, cotangent, terms, growth_limit, tolerance)
+        solution = adjoint(transpose or product, cotangent, terms, growth_limit, tolerance)
         if report is not None:
             report(solution)
         return solution.total.to(cotangent.dtype)

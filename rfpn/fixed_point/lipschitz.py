@@ -19,11 +19,13 @@ def column_sums(h: Tensor, h_previous: Tensor, probe: str = "ones") -> Tensor:
     Returns:
         (R, ...) like ``h_previous``, in float32 or wider.
     """
-    vector = torch.ones_like(h)
-    if probe == "rademacher":
-        vector = torch.randint_like(h, 2) * 2 - 1
-    (sums,) = torch.autograd.grad(h, h_previous, vector, create_graph=True, materialize_grads=True)
+    (sums,) = torch.autograd.grad(h, h_previous, probe_vector(h, probe), create_graph=True, materialize_grads=True)
     return sums if sums.dtype == torch.float64 else sums.float()
+
+
+def probe_vector(h: Tensor, probe: str = "ones") -> Tensor:
+    """The vector that :func:`column_sums` multiplies J with from the left, like ``h``."""
+    return torch.randint_like(h, 2) * 2 - 1 if probe == "rademacher" else torch.ones_like(h)
 
 
 def lipschitz_penalty(
@@ -42,7 +44,12 @@ def lipschitz_penalty(
         coefficient: λ in [0, 1).
         reduction: one of ``REDUCTIONS``. probe: one of ``PROBES``.
     """
-    excess = (column_sums(h, h_previous, probe) - coefficient).clamp(min=0)
+    return penalty_of_sums(column_sums(h, h_previous, probe), coefficient, reduction)
+
+
+def penalty_of_sums(sums: Tensor, coefficient: float, reduction: str) -> Tensor:
+    """:func:`lipschitz_penalty` of column sums (R, ...) that are known already."""
+    excess = (sums - coefficient).clamp(min=0)
     if reduction == "norm":
         # the gradient of a norm at zero is NaN in a double backward: leave zero alone
         square = excess.square().sum()

@@ -13,13 +13,14 @@ from rfpn.fixed_point import (
     anderson,
     check_penalty,
     implicit_gradient,
-    iterate,
     iterate_until,
     linear_solve,
-    lipschitz_penalty,
     neumann_series,
+    penalty_of_sums,
     relative_residual,
 )
+from rfpn.layers.fast import FAST, bind
+from rfpn.layers.plain import PlainForm
 
 GRADIENTS = ("bptt", "tbptt", "rbp")
 SOLVERS = ("steps", "anderson")
@@ -80,6 +81,7 @@ class RecurrentLayer(nn.Module):
         coefficient: float = 0.9,
         reduction: str = "mean_square",
         probe: str = "ones",
+        fast: str = "auto",
     ):
         """
         Args:
@@ -94,6 +96,7 @@ class RecurrentLayer(nn.Module):
                 :func:`rfpn.fixed_point.neumann_series` and :func:`rfpn.fixed_point.linear_solve`.
             lipschitz: compute the penalty in training.
             coefficient, reduction, probe: see :func:`rfpn.fixed_point.lipschitz_penalty`.
+            fast: "auto" uses a fast form of the cell where there is one for the drive; "off" never does.
 
         Raises:
             ValueError: naming the setting that is out of range, or two that exclude each other.
@@ -116,6 +119,7 @@ class RecurrentLayer(nn.Module):
         self.coefficient = coefficient
         self.reduction = reduction
         self.probe = probe
+        self.fast = fast
         self.diagnostics: dict[str, Tensor] = {}
         _check(self)
 
@@ -139,58 +143,66 @@ class RecurrentLayer(nn.Module):
             )
         return new.to(state.dtype)
 
+    def form(self, x: Tensor):
+        """What runs the cell on drive x: a fast form that is ready for x, or the plain one (rfpn.layers.plain)."""
+        return (bind(self.cell, x) if self.fast == "auto" else None) or PlainForm(self.step)
+
     def unroll(self, x: Tensor, steps: int, state: Tensor | None = None) -> Iterator[Tensor]:
         """Yield the hidden states h_1 … h_T one by one, recorded by autograd where it is on."""
+        form = self.form(x)
         state = self.initial_state(x) if state is None else state
         for _ in range(steps):
-            state = self.step(x, state)
+            state = form.step(x, state)
             yield self.hidden(state)
 
     def forward(self, x: Tensor) -> RecurrentOutput:
         """Drive x (R, C, H, W) -> :class:`RecurrentOutput`; R may be 0."""
         self.diagnostics = {}
+        form = self.form(x)
         steps = self.steps if self.training else self.test_steps
         if self._tolerance() > 0 or self.solver == "anderson":
-            return self._run_until(x, steps)
+            return self._run_until(form, x, steps)
         recorded = {"bptt": steps, "tbptt": min(self.window, steps), "rbp": 1}[self.gradient]
         state = self.initial_state(x)
         if recorded < steps:
             with _no_graph(x):
-                state = iterate(self.step, x, state, steps - recorded)
-        state, previous, penalty = self._record(x, state, recorded)
+                state = form.iterate(x, state, steps - recorded)
+        state, previous, penalty = self._record(form, x, state, recorded)
         residual = relative_residual(state, previous)
         return self._output(state, penalty, torch.full_like(residual, steps, dtype=torch.int64), residual)
 
-    def _run_until(self, x: Tensor, steps: int) -> RecurrentOutput:
+    def _run_until(self, form, x: Tensor, steps: int) -> RecurrentOutput:
         """Search each sample's fixed point; ``rbp`` records the step that led to it, others record the whole search."""
         start, penalty = self.initial_state(x), x.new_zeros(())
         if self.gradient != "rbp":
-            found = self._search(x, start, steps)
+            found = self._search(form, x, start, steps)
             return self._output(found.state, penalty, found.steps, found.residual)
         with _no_graph(x):
-            found = self._search(x, start, steps)
+            found = self._search(form, x, start, steps)
         state = found.state
         if torch.is_grad_enabled():
-            state, _, penalty = self._record(x, found.previous, 1)
+            state, _, penalty = self._record(form, x, found.previous, 1)
         return self._output(state, penalty, found.steps, found.residual)
 
-    def _search(self, x: Tensor, start: Tensor, steps: int) -> FixedPoint:
+    def _search(self, form, x: Tensor, start: Tensor, steps: int) -> FixedPoint:
         if self.solver == "anderson":
-            return anderson(self.step, x, start, steps, self._tolerance())
+            return anderson(form.step, x, start, steps, self._tolerance())
         independent = not getattr(self.cell, "batch_statistics", False)
-        return iterate_until(self.step, x, start, steps, self._tolerance(), independent)
+        return iterate_until(form.step, x, start, steps, self._tolerance(), independent)
 
-    def _record(self, x: Tensor, state: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _record(self, form, x: Tensor, state: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
         """Run the steps that autograd records: last state, the one before, penalty."""
         penalised = self.training and self.lipschitz and torch.is_grad_enabled()
         implicit = self.gradient == "rbp" and torch.is_grad_enabled()
         # a leaf, so that the Jacobian of the first recorded step can be asked for
         previous = state.detach().requires_grad_(penalised or implicit)
-        previous = iterate(self.step, x, previous, steps - 1)
-        state = self.step(x, previous)
-        penalty = state.new_zeros(())
-        if penalised:
-            penalty = lipschitz_penalty(state, previous, self.coefficient, self.reduction, self.probe)
+        for _ in range(steps - 1):
+            previous = form.step(x, previous)
+        if not (penalised or implicit):
+            state = form.step(x, previous)
+            return state, previous, state.new_zeros(())
+        state, sums, transpose = form.record(x, previous, self.probe if penalised else None)
+        penalty = penalty_of_sums(sums, self.coefficient, self.reduction) if penalised else state.new_zeros(())
         if implicit:
             state = implicit_gradient(
                 state,
@@ -200,6 +212,7 @@ class RecurrentLayer(nn.Module):
                 self.neumann_tolerance,
                 self._report,
                 ADJOINTS[self.adjoint],
+                transpose,
             )
         return state, previous, penalty
 
@@ -241,7 +254,7 @@ def _check(layer: RecurrentLayer) -> None:
         value = getattr(layer, name)
         if not value >= bound:
             raise ValueError(f"RecurrentLayer {name} must be at least {bound}, got {value}")
-    for name, allowed in (("gradient", GRADIENTS), ("solver", SOLVERS), ("adjoint", tuple(ADJOINTS))):
+    for name, allowed in (("gradient", GRADIENTS), ("solver", SOLVERS), ("adjoint", tuple(ADJOINTS)), ("fast", FAST)):
         value = getattr(layer, name)
         if value not in allowed:
             raise ValueError(f"RecurrentLayer {name} must be one of {', '.join(allowed)}, got {value!r}")

@@ -1,0 +1,156 @@
+"""Convolutions with large kernels in the frequency domain, two real samples in one complex transform.
+
+A *canvas* is (M, C, S1, S2) complex, M = ⌈N/2⌉: sample 2m is the real and sample 2m + 1 the imaginary part of entry m,
+at rows < H and columns < W; the rest is zero before a transform. Real kernels act on both parts alike, so a complex
+transform of M entries does the work of 2M real ones, and the kernel's transform serves all steps of a forward pass.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rfpn.layers.fast import available
+
+
+def transform_size(size: int, kernel_size: int) -> int:
+    """Smallest 2^a·3^b·5^c that holds ``size`` pixels without wrap-around under a centred odd kernel."""
+    least = size + kernel_size // 2
+    while True:
+        rest = least
+        for prime in (2, 3, 5):
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1:
+            return least
+        least += 1
+
+
+def canvas_shape(x: Tensor, kernel_size: int) -> tuple[int, int, int, int]:
+    """(M, C, S1, S2) of the canvas of x (N, C, H, W)."""
+    n, c, h, w = x.shape
+    return (n + 1) // 2, c, transform_size(h, kernel_size), transform_size(w, kernel_size)
+
+
+def complex_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.complex128 if dtype == torch.float64 else torch.complex64
+
+
+def pack(x: Tensor, canvas: Tensor) -> Tensor:
+    """Write x (N, C, H, W) into ``canvas``, whose other places stay as they are, and return it."""
+    n, _, h, w = x.shape
+    real = torch.view_as_real(canvas)[:, :, :h, :w]
+    real[..., 0].copy_(x[0::2])
+    real[: n // 2, ..., 1].copy_(x[1::2])
+    return canvas
+
+
+def unpack(canvas: Tensor, like: Tensor) -> Tensor:
+    """The samples in ``canvas``, a new tensor of the shape of ``like`` (N, C, H, W)."""
+    n, _, h, w = like.shape
+    pairs = torch.view_as_real(canvas)[:, :, :h, :w]
+    return torch.stack(pairs.unbind(-1), dim=1).flatten(0, 1)[:n]
+
+
+def kernel_spectrum(weight: Tensor, size: tuple[int, int]) -> Tensor:
+    """Transform of a kernel (Co, Ci, E, E) for canvases of S1×S2, scaled so that inverse transforms need no factor."""
+    edge = weight.shape[-1]
+    padded = F.pad(weight, (0, size[1] - edge, 0, size[0] - edge)).roll((-(edge // 2), -(edge // 2)), (-2, -1))
+    return torch.fft.fft2(padded).conj().div_(size[0] * size[1]).resolve_conj()
+
+
+def correlate(canvas: Tensor, spectrum: Tensor, transposed: bool = False) -> Tensor:
+    """Convolve a canvas (M, Ci, S1, S2) with the kernel of ``spectrum``; ``transposed`` gives the adjoint, Co to Ci.
+
+    Places outside the image hold rubbish in the result.
+    """
+    return inverse(multiply(torch.fft.fft2(canvas), spectrum, transposed))
+
+
+def inverse(transformed: Tensor) -> Tensor:
+    """Inverse transform without its 1/(S1·S2), which :func:`kernel_spectrum` holds."""
+    return torch.fft.ifft2(transformed, norm="forward")
+
+
+def multiply(transformed: Tensor, spectrum: Tensor, transposed: bool = False) -> Tensor:
+    """Σ over input channels of spectrum (Co, Ci, S1, S2) times transformed (M, Ci, S1, S2), at every frequency."""
+    if available(transformed):
+        from rfpn.layers.fast.spectral_triton import multiply as kernel
+
+        return kernel(transformed, spectrum, transposed)
+    if transposed:
+        return torch.einsum("oiyx,moyx->miyx", spectrum.conj(), transformed)
+    return torch.einsum("oiyx,miyx->moyx", spectrum, transformed)
+
+
+def weight_gradient(transformed: Tensor, cotangent: Tensor, kernel_size: int) -> Tensor:
+    """Gradient of the kernel (Co, Ci, E, E) from transforms of input (M, Ci, S1, S2) and of cotangent (M, Co, S1, S2)."""
+    if available(transformed):
+        from rfpn.layers.fast.spectral_triton import cross_spectrum
+
+        spectrum = cross_spectrum(cotangent, transformed)
+    else:
+        spectrum = torch.einsum("moyx,miyx->oiyx", cotangent.conj(), transformed)
+    # only E×E of the S1×S2 lags are wanted: two small products instead of an inverse transform
+    rows, columns = (_inverse_dft(size, kernel_size, spectrum.dtype, spectrum.device) for size in spectrum.shape[-2:])
+    return (rows @ (spectrum @ columns.mT)).real
+
+
+def _inverse_dft(size: int, kernel_size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Rows of the inverse DFT matrix for lags −E//2 … E//2, (E, S)."""
+    lags = torch.arange(kernel_size, device=device) - kernel_size // 2
+    turns = torch.outer(lags, torch.arange(size, device=device)).double() / size
+    return torch.polar(torch.full_like(turns, 1 / size), 2 * torch.pi * turns).to(dtype)
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, spectrum, transposed):
+        shape = canvas_shape(x, weight.shape[-1])
+        transformed = torch.fft.fft2(pack(x, x.new_zeros(shape, dtype=complex_dtype(x.dtype))))
+        out = inverse(multiply(transformed, spectrum, transposed))
+        channels = weight.shape[1] if transposed else weight.shape[0]
+        ctx.transposed = transposed
+        ctx.save_for_backward(x, weight, spectrum, transformed if ctx.needs_input_grad[1] else None)
+        return unpack(out, x[:, :1].expand(-1, channels, -1, -1))
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, weight, spectrum, transformed = ctx.saved_tensors
+        grad_x = grad_weight = None
+        if ctx.needs_input_grad[0]:
+            grad_x = _Convolution.apply(cotangent, weight, spectrum, not ctx.transposed)
+        if ctx.needs_input_grad[1]:
+            grad_weight = _WeightGradient.apply(x, cotangent, transformed, weight.shape[-1], ctx.transposed)
+        return grad_x, grad_weight, None, None
+
+
+class _WeightGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, cotangent, transformed, kernel_size, transposed):
+        shape = canvas_shape(cotangent, kernel_size)
+        other = torch.fft.fft2(pack(cotangent, cotangent.new_zeros(shape, dtype=complex_dtype(cotangent.dtype))))
+        ctx.transposed = transposed
+        ctx.save_for_backward(x, cotangent)
+        pair = (other, transformed) if transposed else (transformed, other)
+        return weight_gradient(*pair, kernel_size)
+
+    @staticmethod
+    def backward(ctx, direction):
+        x, cotangent = ctx.saved_tensors
+        size = canvas_shape(x, direction.shape[-1])[2:]
+        spectrum = kernel_spectrum(direction, size)
+        grad_x = _Convolution.apply(cotangent, direction, spectrum, not ctx.transposed)
+        grad_cotangent = _Convolution.apply(x, direction, spectrum, ctx.transposed)
+        return grad_x, grad_cotangent, None, None, None
+
+
+def conv2d(x: Tensor, weight: Tensor, spectrum: Tensor | None = None) -> Tensor:
+    """``F.conv2d(x, weight, padding=E // 2)`` through the frequency domain; differentiable twice.
+
+    Args:
+        x: (N, Ci, H, W), float32 or float64. weight: (Co, Ci, E, E), E odd.
+        spectrum: ``kernel_spectrum(weight.detach(), ...)``, where it is known already.
+    """
+    if spectrum is None:
+        spectrum = kernel_spectrum(weight.detach(), canvas_shape(x, weight.shape[-1])[2:])
+    return _Convolution.apply(x, weight, spectrum, False)

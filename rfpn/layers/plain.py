@@ -1,0 +1,40 @@
+"""A cell as it stands, behind the interface that its fast forms (rfpn.layers.fast) share."""
+
+from typing import Callable, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rfpn.fixed_point import column_sums, iterate
+
+
+class RecordedStep(NamedTuple):
+    """The last step of a forward pass, recorded by autograd.
+
+    state: (R, ...) h_T. sums: (R, ...) Jᵀp that can be differentiated again, None without probe.
+    transpose: v -> Jᵀv where that needs no autograd, else None.
+    """
+
+    state: Tensor
+    sums: Tensor | None
+    transpose: Callable[[Tensor], Tensor] | None
+
+
+class PlainForm:
+    """Steps of any update (x, h) -> next h through autograd."""
+
+    def __init__(self, update: Callable[[Tensor, Tensor], Tensor]):
+        self.step = update
+
+    @torch.no_grad()
+    def iterate(self, x: Tensor, h: Tensor, steps: int) -> Tensor:
+        """The state ``steps`` steps after h, without a graph."""
+        return iterate(self.step, x, h, steps)
+
+    def record(self, x: Tensor, previous: Tensor, probe: str | None) -> RecordedStep:
+        """One step from ``previous``, which requires grad where its Jacobian will be asked for.
+
+        ``probe`` names p (:func:`rfpn.fixed_point.lipschitz_penalty`); None for no column sums.
+        """
+        state = self.step(x, previous)
+        return RecordedStep(state, None if probe is None else column_sums(state, previous, probe), None)
