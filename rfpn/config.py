@@ -53,6 +53,8 @@ def _add_recurrent(cfg: CN) -> None:
     node.GATE_STEPS = 0
     # Groups of the mask head cell's group norms; must divide ROI_MASK_HEAD.CONV_DIM.
     node.NORM_GROUPS = 32
+    # "auto" lets cells run in their fast forms where these can; "off" keeps to the plain ones.
+    node.FAST = "auto"
     # Lipschitz Coefficient Penalty on the last step's Jacobian.
     node.LIPSCHITZ = CN()
     # Weight of the penalty in the loss; 0 leaves it out.

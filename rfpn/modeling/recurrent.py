@@ -4,6 +4,7 @@ from detectron2.config import CfgNode
 
 from rfpn.fixed_point.lipschitz import PROBES, REDUCTIONS
 from rfpn.layers import GRADIENTS
+from rfpn.layers.fast import FAST
 from rfpn.layers.gates import GATE_BIAS_STARTS
 from rfpn.layers.hgru import FORMS
 
@@ -31,6 +32,7 @@ def recurrent_options(cfg: CfgNode) -> dict:
         ("GATE_BIAS", node.GATE_BIAS, GATE_BIAS_STARTS),
         ("LIPSCHITZ.REDUCTION", node.LIPSCHITZ.REDUCTION, REDUCTIONS),
         ("LIPSCHITZ.PROBE", node.LIPSCHITZ.PROBE, PROBES),
+        ("FAST", node.FAST, FAST),
     ):
         _check(value in allowed, key, repr(value), "one of " + ", ".join(allowed))
     return {
@@ -46,6 +48,7 @@ def recurrent_options(cfg: CfgNode) -> dict:
         "coefficient": node.LIPSCHITZ.COEFFICIENT,
         "reduction": node.LIPSCHITZ.REDUCTION,
         "probe": node.LIPSCHITZ.PROBE,
+        "fast": node.FAST,
     }
 
 
