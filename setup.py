@@ -28,6 +28,7 @@ setup(
         "scikit-learn",
         "matplotlib",
         "tqdm",
+        "shapely",  # cropping polygon annotations
     ],
     extras_require={"test": ["pytest", "hypothesis"]},
 )

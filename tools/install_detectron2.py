@@ -29,6 +29,9 @@ WHEEL = "detectron2-0.6-py3-none-any.whl"
 MAX_FILES = 2000
 MAX_BYTES = 32 * 2**20
 
+# One of several distributions of the module cv2: installed only where none is.
+OPENCV = "opencv-python-headless"
+
 # The same algorithm and module name as the COCO panopticapi, which is not on the index. It asks
 # for numpy < 2, which its code does not need: hence --no-deps.
 PANOPTICAPI = "panopticapi-lite==0.2.0"
@@ -224,13 +227,22 @@ def install_detectron2():
     return f"installed Detectron2 {check.stdout.strip()}"
 
 
-def install_panopticapi():
-    """Install panopticapi, which the PQ evaluator needs, unless it is there."""
-    if run_python(["-c", "from panopticapi.evaluation import pq_compute"]).returncode == 0:
-        return "panopticapi already works: left as it is"
-    with tempfile.TemporaryDirectory() as name:
-        pip("install", "--no-deps", "-r", pinned(name, PANOPTICAPI, PANOPTICAPI_SHA256))
-    return f"installed {PANOPTICAPI}"
+def install_companions():
+    """Install OpenCV and panopticapi where they are missing; yields a line for each.
+
+    Detectron2's visualizer and its PQ evaluator import them, but it requires neither.
+    """
+    if run_python(["-c", "import cv2"]).returncode:
+        pip("install", OPENCV)
+        yield f"installed {OPENCV}"
+    else:
+        yield "OpenCV already works: left as it is"
+    if run_python(["-c", "from panopticapi.evaluation import pq_compute"]).returncode:
+        with tempfile.TemporaryDirectory() as name:
+            pip("install", "--no-deps", "-r", pinned(name, PANOPTICAPI, PANOPTICAPI_SHA256))
+        yield f"installed {PANOPTICAPI}"
+    else:
+        yield "panopticapi already works: left as it is"
 
 
 def main(argv=None):
@@ -247,7 +259,8 @@ def main(argv=None):
             print(f"built {build_wheel(args.wheel_dir)}")
         else:
             print(install_detectron2())
-            print(install_panopticapi())
+            for line in install_companions():
+                print(line)
     except InstallError as error:
         print(f"install_detectron2: {error}", file=sys.stderr)
         return 1

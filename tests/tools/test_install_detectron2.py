@@ -182,7 +182,10 @@ def test_working_detectron2_is_left_as_it_is(no_pip, capsys):
     assert tool.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Detectron2 ") and lines[0].endswith("left as it is")
-    assert lines[1] == "panopticapi already works: left as it is"
+    assert lines[1:] == [
+        "OpenCV already works: left as it is",
+        "panopticapi already works: left as it is",
+    ]
 
 
 def test_missing_torch_is_said_before_anything_is_fetched(no_pip, monkeypatch, capsys):
@@ -210,6 +213,16 @@ def test_broken_detectron2_is_replaced_and_checked(monkeypatch, works_afterwards
             tool.install_detectron2()
     assert [call[0] for call in calls] == ["install", "install"]
     assert "--force-reinstall" in calls[1] and "--no-deps" in calls[1]
+
+
+def test_missing_companions_are_installed(monkeypatch):
+    calls = []
+    monkeypatch.setattr(tool, "run_python", lambda args, env=None: finished(1))
+    monkeypatch.setattr(tool, "pip", lambda *args, env=None: calls.append(args))
+    lines = list(tool.install_companions())
+    assert lines == ["installed opencv-python-headless", "installed panopticapi-lite==0.2.0"]
+    assert calls[0] == ("install", "opencv-python-headless")
+    assert calls[1][:2] == ("install", "--no-deps")  # its numpy < 2 is stale
 
 
 def test_pip_failure_is_one_line(capsys):
