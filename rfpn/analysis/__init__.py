@@ -1,0 +1,1 @@
+"""What trained recurrent models do over time: scores by step, states, figures."""

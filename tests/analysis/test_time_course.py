@@ -1,0 +1,100 @@
+"""Scores by step of processing."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+from detectron2.modeling import build_model
+
+from rfpn.analysis.time_course import evaluate_time_course, parse_steps, plot_time_course, step_outputs, write_csv
+from rfpn.engine.setup import load_cfg
+from rfpn.evaluation.pathfinder import PathfinderEvaluator
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def build(config, *overrides):
+    torch.manual_seed(0)
+    cfg = load_cfg(str(CONFIGS / config), ["MODEL.DEVICE", "cpu", "MODEL.WEIGHTS", "", *overrides])
+    return build_model(cfg).eval()
+
+
+def pathfinder_batch(count=3, size=24, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        {
+            "image": torch.randint(0, 256, (1, size, size), dtype=torch.uint8, generator=generator),
+            "sem_seg": torch.randint(0, 2, (size, size), dtype=torch.uint8, generator=generator),
+        }
+        for _ in range(count)
+    ]
+
+
+def panoptic_batch():
+    generator = torch.Generator().manual_seed(0)
+    shape = (3, 64, 96)
+    return [{"image": torch.randint(0, 256, shape, generator=generator), "height": 32, "width": 48, "image_id": 0}]
+
+
+@pytest.mark.parametrize(
+    "text, steps", [("3", [3]), ("1-4", [1, 2, 3, 4]), ("40,1-3, 2,20", [1, 2, 3, 20, 40]), ("5-5", [5])]
+)
+def test_parse_steps(text, steps):
+    assert parse_steps(text) == steps
+
+
+@pytest.mark.parametrize("text", ["", "0", "a", "3-1", "1-", "-3", "1,,2", "1-2-3"])
+def test_parse_steps_refuses(text):
+    with pytest.raises(ValueError, match="--steps takes steps from 1"):
+        parse_steps(text)
+
+
+def test_pathfinder_scores_equal_those_of_separate_evaluations():
+    model, batches = build("quick_schedules/pathfinder_quick.yaml"), [pathfinder_batch(seed=i) for i in range(2)]
+    model.readout.bias.data.zero_()  # so that both classes are predicted
+    course = evaluate_time_course(model, batches, [1, 3, 6], lambda: PathfinderEvaluator("toy"))
+    assert list(course) == [1, 3, 6]
+    assert len({scores["IoU"] for scores in course.values()}) == 3
+    for step, scores in course.items():
+        model.layer.test_steps = step
+        evaluator = PathfinderEvaluator("toy")
+        for batch in batches:
+            with torch.no_grad():
+                evaluator.process(batch, model(batch))
+        assert scores == pytest.approx(evaluator.evaluate()["pathfinder"])
+
+
+def test_panoptic_outputs_equal_those_of_separate_runs():
+    model, inputs = build("Scenes/rfpn_demo.yaml"), panoptic_batch()
+    model.combine_instances_score_thresh = 0.0
+    model.roi_heads.mask_head.predictor.weight.data.normal_(std=1.0)  # masks that depend on the state
+    with torch.no_grad():
+        outputs = dict(step_outputs(model, inputs, [1, 2, 4]))
+    seen = []
+    for step in (1, 2, 4):
+        model.roi_heads.mask_head.recurrent.test_steps = step
+        with torch.no_grad():
+            expected, expected_info = model(inputs)[0]["panoptic_seg"]
+        found, info = outputs[step][0]["panoptic_seg"]
+        assert found.shape == (32, 48) and len(info) > 1
+        torch.testing.assert_close(found, expected)
+        assert [s["category_id"] for s in info] == [s["category_id"] for s in expected_info]
+        seen.append(found)
+    assert not torch.equal(seen[0], seen[2])
+
+
+def test_models_without_steps_are_refused():
+    with pytest.raises(ValueError, match="neither a recurrent mask head nor a time course"):
+        next(step_outputs(torch.nn.Linear(1, 1), [], [1]))
+
+
+def test_table_and_figure(tmp_path):
+    courses = {"a": {1: {"IoU": 0.5, "F": 0.6}, 20: {"IoU": 0.7, "F": 0.8}}, "b": {1: {"IoU": 0.1, "F": 0.2}}}
+    write_csv(str(tmp_path / "new" / "course.csv"), courses)
+    with open(tmp_path / "new" / "course.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[1] == {"dataset": "a", "step": "20", "IoU": "0.7", "F": "0.8"}
+    assert [row["dataset"] for row in rows] == ["a", "a", "b"]
+    plot_time_course(str(tmp_path / "course.png"), courses, "IoU", trained_steps=20)
+    assert (tmp_path / "course.png").stat().st_size > 1000
