@@ -13,11 +13,13 @@ from torch import Tensor, nn
 FAST = ("auto", "off")
 # below this edge, direct convolutions win over the frequency domain
 _SMALLEST_SPECTRAL_KERNEL = 7
+# of a RoI: kernels with a group norm hold all of them
+_MOST_PIXELS = 256
 
 
 def available(x: Tensor) -> bool:
-    """Whether this project's Triton kernels can work on ``x``: single precision on CUDA, with Triton installed."""
-    if x.dtype not in (torch.float32, torch.complex64) or importlib.util.find_spec("triton") is None:
+    """Whether this project's Triton kernels can work on ``x``: at most single precision, on CUDA, with Triton installed."""
+    if x.dtype in (torch.float64, torch.complex128) or importlib.util.find_spec("triton") is None:
         return False
     return x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -29,14 +31,35 @@ def compiles(device: str) -> bool:
 
 def bind(cell: nn.Module, x: Tensor):
     """The fast form of ``cell`` for drive x (R, C, H, W), or None where the plain one is to be used."""
-    from rfpn.layers.hgru import HGRUCell
+    from rfpn.layers.hgru import GALAHGRUCell, HGRUCell
 
-    # a subclass may compute something else, and hooks want to see the cell called
-    if type(cell) is not HGRUCell or cell._forward_hooks or cell._forward_pre_hooks or not available(x):
+    if x.dim() != 4 or not len(x) or not available(x):
         return None
-    same = all(p.dtype == x.dtype and p.device == x.device for p in cell.parameters())
-    if not same or x.dim() != 4 or not len(x) or cell.inhibition.kernel_size[0] < _SMALLEST_SPECTRAL_KERNEL:
+    # hooks want to see the cell called
+    if cell._forward_hooks or cell._forward_pre_hooks:
+        return None
+    if any(p.dtype != torch.float32 or p.device != x.device for p in cell.parameters()):
+        return None
+    # a subclass may compute something else
+    if type(cell) is HGRUCell:
+        return _bind_hgru(cell, x)
+    return _bind_gala(cell, x) if type(cell) is GALAHGRUCell else None
+
+
+def _bind_hgru(cell: nn.Module, x: Tensor):
+    if x.dtype != torch.float32 or cell.inhibition.kernel_size[0] < _SMALLEST_SPECTRAL_KERNEL:
         return None
     from rfpn.layers.fast.hgru import FastHGRU
 
     return FastHGRU(cell, x)
+
+
+def _bind_gala(cell: nn.Module, x: Tensor):
+    narrowest = cell.gate_inhibition.channel_in.out_channels
+    power_of_two = cell.channels & (cell.channels - 1) == 0 and narrowest & (narrowest - 1) == 0
+    if not power_of_two or narrowest < 16 or x.shape[2] * x.shape[3] > _MOST_PIXELS:
+        return None
+    from rfpn.layers.fast.gala import FastGALA
+
+    device = x.device.type
+    return FastGALA(cell, torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32, x)

@@ -1,0 +1,178 @@
+"""The mask head hGRU's fast form: channels last, half-precision products, fused stages, hand-made transposed products."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from rfpn.fixed_point import probe_vector
+from rfpn.layers.fast import available, compiles, gala_stages
+from rfpn.layers.fast.gala_stages import GateFactors, InhibitFactors, UpdateFactors, Weights
+from rfpn.layers.fast.gala_tangent import step_with_tangent
+from rfpn.layers.plain import RecordedStep
+
+_COMPILED = {}
+
+
+class FastGALA:
+    """A :class:`rfpn.layers.GALAHGRUCell` made ready for one forward pass on any number of RoIs.
+
+    States are (R, C, H, W) outside, in the type they come in and channels last in memory; products work in ``half``.
+    """
+
+    def __init__(self, cell, half: torch.dtype, x: Tensor):
+        """
+        Args:
+            cell: GALAHGRUCell. half: type of matrix products. x: (R, C, H, W) drive, for its type and device.
+        """
+        self.cell = cell
+        self.half = half
+        self.parameters = dict(cell.named_parameters())
+        with torch.no_grad():
+            self.weights = _weights(cell, half)
+            gates = cell.gate_inhibition
+            self.spatial_in, self.inhibition, self.excitation = (
+                _Kernel(conv, half) for conv in (gates.spatial_in, cell.inhibition, cell.excitation)
+            )
+            self.excite_gate = cell.gate_excitation.weight.flatten(1).to(half)
+        self.stages = gala_stages
+        if available(x):
+            from rfpn.layers.fast import gala_triton
+
+            self.stages = gala_triton
+
+    @torch.no_grad()
+    def iterate(self, x: Tensor, h: Tensor, steps: int) -> Tensor:
+        """The state after ``steps`` steps from h, both (R, C, H, W), without a graph."""
+        x, h = _channels_last(x), _channels_last(h)
+        half = h.to(self.half)
+        for _ in range(steps):
+            h, half = self._advance(x, h, half, False)[:2]
+        return h.permute(0, 3, 1, 2)
+
+    def step(self, x: Tensor, h: Tensor) -> Tensor:
+        """The next state, recorded by autograd where it is on."""
+        if not torch.is_grad_enabled():
+            return self.iterate(x, h, 1)
+        return self.step_with_tangent(x, h, None, self.parameters)[0]
+
+    def step_with_tangent(
+        self, x: Tensor, h: Tensor, direction: Tensor | None, parameters: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
+        """See :func:`rfpn.layers.fast.gala_tangent.step_with_tangent`."""
+        run = step_with_tangent
+        if compiles(x.device.type):
+            # the number of RoIs changes from step to step: one program for all
+            run = _COMPILED.setdefault("step", torch.compile(step_with_tangent, dynamic=True))
+        with torch.autocast(x.device.type, enabled=False):
+            return run(x, h, direction, parameters, self.weights.groups, self.weights.epsilon, self.half)
+
+    def record(self, x: Tensor, previous: Tensor, probe: str | None) -> RecordedStep:
+        """One step from ``previous`` with its Jacobian; see :meth:`rfpn.layers.plain.PlainForm.record`."""
+        step = self.linearize(x, previous)
+        # a leaf is the start of the recorded steps: nothing asks for its gradient
+        source = previous.detach() if previous.is_leaf else previous
+        vector = None if probe is None else probe_vector(step.state, probe)
+        state, sums = _Recorded.apply(self, step, x, source, vector, *self.parameters.values())
+        return RecordedStep(state, sums, step.transpose)
+
+    @torch.no_grad()
+    def linearize(self, x: Tensor, h: Tensor) -> "Linearization":
+        """The step from h with its Jacobian."""
+        h = _channels_last(h)
+        state, _, *factors = self._advance(_channels_last(x), h, h.to(self.half), True)
+        return Linearization(state.permute(0, 3, 1, 2), *factors, self)
+
+    def _advance(self, x: Tensor, h: Tensor, half: Tensor, record: bool):
+        """Maps (R, H, W, C): next state, the same in half precision, factors of the three stages."""
+        w, stages = self.weights, self.stages
+        y, gates = stages.gate(half @ w.channel_in.mT, self.spatial_in(half), half, w, record)
+        s, inhibits = stages.inhibit(self.inhibition(y), x, half, w, record)
+        state, half, updates = stages.update(self.excitation(s), s @ self.excite_gate.mT, h, w, self.half, record)
+        return state, half, gates, inhibits, updates
+
+
+class Linearization(NamedTuple):
+    """One step F(x, h) and its Jacobian J = ∂F/∂h: state (R, C, H, W), factors of the stages, the bound cell."""
+
+    state: Tensor
+    gates: GateFactors
+    inhibits: InhibitFactors
+    updates: UpdateFactors
+    bound: FastGALA
+
+    @torch.no_grad()
+    def transpose(self, v: Tensor) -> Tensor:
+        """Jᵀv, (R, C, H, W)."""
+        bound, w, stages = self.bound, self.bound.weights, self.bound.stages
+        v = _channels_last(v)
+        dz2, mixed = stages.through_update(v, self.updates, w)
+        ds, dz1 = stages.through_inhibit(bound.excitation.adjoint(dz2), mixed @ bound.excite_gate, self.inhibits, w)
+        dy = bound.inhibition.adjoint(dz1)
+        dchannel, dspatial = stages.through_gate(dy, self.gates, w)
+        spatial = bound.spatial_in.adjoint(dspatial)
+        return stages.collect(
+            v, ds, dy, dchannel, spatial, self.gates, self.inhibits, self.updates, w
+        ).permute(0, 3, 1, 2)
+
+
+class _Kernel:
+    """A convolution without bias and its adjoint, on maps (R, H, W, C)."""
+
+    def __init__(self, conv, half: torch.dtype):
+        weight = conv.weight.to(half)
+        self.weight = weight.contiguous(memory_format=torch.channels_last)
+        # the adjoint as a convolution: libraries have faster kernels for those than for data gradients
+        self.flipped = weight.transpose(0, 1).flip(2, 3).contiguous(memory_format=torch.channels_last)
+        self.padding = weight.shape[-1] // 2
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._run(x, self.weight)
+
+    def adjoint(self, cotangent: Tensor) -> Tensor:
+        return self._run(cotangent, self.flipped)
+
+    def _run(self, x: Tensor, weight: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return F.conv2d(x.permute(0, 3, 1, 2), weight, padding=self.padding).permute(0, 2, 3, 1).contiguous()
+
+
+class _Recorded(torch.autograd.Function):
+    """A linearised step as an autograd node; its backward pass replays step and tangent once (gala_tangent)."""
+
+    @staticmethod
+    def forward(ctx, bound, step, x, h, vector, *parameters):
+        ctx.bound = bound
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, h, vector, *parameters)
+        return step.state.view_as(step.state), None if vector is None else step.transpose(vector)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, cotangent, direction):
+        x, h, vector, *parameters = ctx.saved_tensors
+        needed = ctx.needs_input_grad[2:4] + ctx.needs_input_grad[5:]
+        x, h, *parameters = (t.detach().requires_grad_(need) for t, need in zip((x, h, *parameters), needed))
+        with torch.enable_grad():
+            outputs = ctx.bound.step_with_tangent(x, h, direction, dict(zip(ctx.bound.parameters, parameters)))
+        pairs = [(o, g) for o, g in zip(outputs, (cotangent, vector)) if o is not None and g is not None]
+        leaves = [t for t in (x, h, *parameters) if t.requires_grad]
+        gradients = iter(torch.autograd.grad([o for o, _ in pairs], leaves, [g for _, g in pairs]))
+        grads = [next(gradients) if need else None for need in needed]
+        return None, None, grads[0], grads[1], None, *grads[2:]
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.permute(0, 2, 3, 1).contiguous()
+
+
+def _weights(cell, half: torch.dtype) -> Weights:
+    gate = cell.gate_inhibition
+    return Weights(
+        gate.channel_in.weight.flatten(1).to(half), gate.channel_in.bias, gate.channel_out.weight.flatten(1).to(half),
+        gate.spatial_in.bias, gate.spatial_out.weight[0].flatten(1).to(half), gate.bias, cell.gate_excitation.bias,
+        cell.alpha.flatten(), cell.mu.flatten(), cell.norm_inhibition.weight, cell.norm_inhibition.bias,
+        cell.norm_excitation.weight, cell.norm_excitation.bias, cell.norm_inhibition.eps, cell.norm_inhibition.num_groups,
+    )

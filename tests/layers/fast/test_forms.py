@@ -1,0 +1,111 @@
+"""Fast forms against the plain cells: steps, transposed products, gradients of states and of column sums."""
+
+import pytest
+import torch
+
+from rfpn.fixed_point import column_sums
+from rfpn.layers.fast.gala import FastGALA
+from rfpn.layers.fast.hgru import FastHGRU
+from tests.layers.fast.fast_problems import DEVICES, assert_close, gala, hgru, interprets
+
+HGRU = [("released", 3, 4, 9, 12, 7), ("printed", 2, 3, 9, 8, 5), ("released", 1, 2, 5, 5, 15)]
+GALA = [(3, 32, 5, 7), (2, 64, 4, 4), (1, 32, 1, 1)]
+TOLERANCES = [(torch.float64, 1e-10), (torch.float32, 1e-4)]
+
+
+def _hgru(case, **new):
+    form, n, channels, height, width, edge = case
+    cell = hgru(channels, edge, form, **new)
+    x = torch.rand(n, channels, height, width, **new)
+    return cell, x, FastHGRU(cell, x)
+
+
+def _gala(case, **new):
+    rois, channels, height, width = case
+    cell = gala(channels, **new)
+    x = torch.randn(rois, channels, height, width, **new)
+    return cell, x, FastGALA(cell, new["dtype"], x)
+
+
+PROBLEMS = [(_hgru, case) for case in HGRU] + [(_gala, case) for case in GALA]
+
+
+def _state(cell, x, steps=3):
+    h = torch.zeros_like(x)
+    with torch.no_grad():
+        for _ in range(steps):
+            h = cell(x, h)
+    return h
+
+
+@pytest.fixture(params=TOLERANCES, ids=["float64", "float32"])
+def precision(request):
+    return request.param
+
+
+@pytest.fixture(params=PROBLEMS, ids=[f"{make.__name__[1:]}-{case}" for make, case in PROBLEMS])
+def problem(request):
+    return request.param
+
+
+@pytest.fixture(params=DEVICES)
+def setting(request, problem, precision):
+    make, case = problem
+    torch.manual_seed(1)
+    return *make(case, dtype=precision[0], device=request.param), precision[1]
+
+
+def test_steps_and_transposed_product(setting):
+    cell, x, form, tolerance = setting
+    assert_close(form.iterate(x, torch.zeros_like(x), 3), _state(cell, x), tolerance, "three steps")
+    assert_close(form.iterate(x, _state(cell, x), 0), _state(cell, x), tolerance, "no step")
+    h = _state(cell, x).requires_grad_()
+    state, v = cell(x, h), torch.randn_like(x)
+    step = form.linearize(x, h)
+    assert_close(step.state, state, tolerance, "linearised state")
+    assert_close(step.transpose(v), torch.autograd.grad(state, h, v)[0], tolerance, "Jᵀv")
+
+
+@pytest.mark.parametrize("probe", [None, "ones"])
+def test_recorded_step_has_the_gradients_of_state_and_column_sums(setting, probe):
+    cell, x, form, tolerance = setting
+    x.requires_grad_()
+    h = (_state(cell, x).requires_grad_() * 1.0)
+    wanted = dict(x=x, h=h, **dict(cell.named_parameters()))
+    u = torch.randn_like(x)
+
+    def loss(state, sums):
+        return (state * u).sum() + (0 if sums is None else sums.clamp(min=0.1).square().sum())
+
+    plain = cell(x, h)
+    reference = torch.autograd.grad(loss(plain, probe and column_sums(plain, h)), wanted.values())
+    recorded = form.record(x, h, probe)
+    assert (recorded.sums is None) == (probe is None)
+    values = torch.autograd.grad(loss(recorded.state, recorded.sums), wanted.values())
+    for name, value, expected in zip(wanted, values, reference):
+        assert_close(value, expected, 10 * tolerance, name)
+
+
+def test_differentiable_step(setting):
+    cell, x, form, tolerance = setting
+    x.requires_grad_()
+    h = _state(cell, x).requires_grad_()
+    wanted, u = (x, h, *cell.parameters()), torch.randn_like(x)
+    reference = torch.autograd.grad(cell(x, h), wanted, u)
+    for value, expected in zip(torch.autograd.grad(form.step(x, h), wanted, u), reference):
+        assert_close(value, expected, 10 * tolerance)
+
+
+def test_a_start_that_is_a_leaf_gets_no_gradient(setting):
+    cell, x, form, _ = setting
+    h = _state(cell, x).requires_grad_()
+    form.record(x, h, "ones").sums.sum().backward()
+    assert h.grad is None and all(p.grad is not None for p in cell.parameters())
+
+
+@pytest.mark.skipif(not (interprets() or torch.cuda.is_available()), reason="needs Triton on a GPU or TRITON_INTERPRET=1")
+def test_kernels_are_in_use_where_they_can_be():
+    device = "cpu" if interprets() else "cuda"
+    for make, case in (PROBLEMS[0], PROBLEMS[-1]):
+        form = make(case, dtype=torch.float32, device=device)[2]
+        assert form.stages.__name__.endswith("_triton")
