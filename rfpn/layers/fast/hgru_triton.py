@@ -1,6 +1,6 @@
 """The stages of :mod:`rfpn.layers.fast.hgru_stages` as Triton kernels: same names, same arguments, float32.
 
-A program works on all channels (a power of two, CHANNELS ≥ C) of BLOCK pixels of one sample. Sums over the batch are
+A program works on all channels (a power of two, CHANNELS ≥ C) of BLOCK pixels of two samples. Sums over the batch are
 written per program and added by a second kernel, in an order that is always the same.
 """
 
@@ -10,9 +10,10 @@ import triton.language as tl
 from torch import Tensor
 
 from rfpn.layers.fast.hgru_stages import Factors, Moments, Weights
+from rfpn.layers.fast.spectral_triton import parts, word, words
 
-BLOCK = 64  # pixels of a program with many live values
-REDUCTION_BLOCK = 256  # pixels of a program that only sums
+BLOCK = 32  # pixels of a program with many live values
+REDUCTION_BLOCK = 128  # pixels of a program that only sums
 WARPS = 8
 
 
@@ -26,25 +27,46 @@ def _softplus(v):
 
 @triton.jit
 def _mix(matrix, x):
-    return tl.dot(matrix, x, input_precision="tf32x3")
+    # too small for tensor cores to win: splitting operands for three TF32 products takes more than they save
+    return tl.dot(matrix, x, input_precision="ieee")
 
 
 @triton.jit
 def _place(samples, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr):
-    """Sample, block, and per element: offset in (N, C, H, W), in the canvas (float words), whether it exists.
+    """Where a program works: its number, offsets of the first sample in (N, C, H, W) and of both in the canvas, masks.
 
-    The two samples of a canvas entry go to neighbouring programs, so that their halves of a line meet in the cache.
+    A canvas entry holds two samples side by side; one program works on both, so that it reads and writes whole words.
     """
     blocks: tl.constexpr = (G[0] + BLOCK - 1) // BLOCK
-    pid = tl.program_id(0)
-    n = 2 * (pid // (2 * blocks)) + pid % 2
-    block = (pid // 2) % blocks
+    pair = tl.program_id(0) // blocks
     c = tl.arange(0, CHANNELS)[:, None]
-    p = block * BLOCK + tl.arange(0, BLOCK)[None, :]
-    mask = (c < G[4]) & (p < G[0]) & (n < samples)
-    flat = (n * G[4] + c).to(tl.int64) * G[0] + p
-    canvas = (n // 2 * G[4] + c).to(tl.int64) * (2 * G[3]) + 2 * (p // G[1] * G[2] + p % G[1]) + n % 2
-    return n * blocks + block, flat, canvas, mask
+    p = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)[None, :]
+    mask = (c < G[4]) & (p < G[0])
+    flat = (2 * pair * G[4] + c).to(tl.int64) * G[0] + p
+    canvas = (pair * G[4] + c).to(tl.int64) * G[3] + p // G[1] * G[2] + p % G[1]
+    return tl.program_id(0), flat, canvas, mask, mask & (2 * pair + 1 < samples)
+
+
+@triton.jit
+def _load_pair(pointer, flat, mask, other_mask, G: tl.constexpr):
+    """Two samples of a tensor (N, C, H, W); zeros where they don't exist."""
+    return tl.load(pointer + flat, mask=mask, other=0.0), tl.load(pointer + flat + G[4] * G[0], mask=other_mask, other=0.0)
+
+
+@triton.jit
+def _store_pair(pointer, flat, mask, other_mask, first, second, G: tl.constexpr):
+    tl.store(pointer + flat, first, mask=mask)
+    tl.store(pointer + flat + G[4] * G[0], second, mask=other_mask)
+
+
+@triton.jit
+def _load_words(canvas, place, mask):
+    return parts(tl.load(canvas + place, mask=mask, other=0))
+
+
+@triton.jit
+def _store_words(canvas, place, mask, other_mask, first, second):
+    tl.store(canvas + place, word(first, tl.where(other_mask, second, 0.0)), mask=mask)
 
 
 @triton.jit
@@ -61,54 +83,65 @@ def _matrix(pointer, CHANNELS: tl.constexpr, C: tl.constexpr, TRANSPOSED: tl.con
 
 
 @triton.jit
-def _store_sums(partial, slot, slots, first, second, mask, CHANNELS: tl.constexpr, C: tl.constexpr):
+def _store_sums(partial, slot, slots, first, second, CHANNELS: tl.constexpr, C: tl.constexpr):
+    """Row sums of two tiles that are zero where nothing exists."""
     c = tl.arange(0, CHANNELS)
-    if slot < slots:
-        tl.store(partial + c * slots + slot, tl.sum(tl.where(mask, first, 0.0), 1), mask=c < C)
-        tl.store(partial + (C + c) * slots + slot, tl.sum(tl.where(mask, second, 0.0), 1), mask=c < C)
+    tl.store(partial + c * slots + slot, tl.sum(first, 1), mask=c < C)
+    tl.store(partial + (C + c) * slots + slot, tl.sum(second, 1), mask=c < C)
+
+
+@triton.jit
+def _gated(h, weight, bias):
+    return h * tl.sigmoid(_mix(weight, h) + bias)
 
 
 @triton.jit
 def _gate_kernel(h, canvas, weight, bias, samples, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr):
-    slot, flat, place, mask = _place(samples, CHANNELS, BLOCK, G)
-    v = tl.load(h + flat, mask=mask, other=0.0)
-    g = tl.sigmoid(_mix(_matrix(weight, CHANNELS, G[4], False), v) + _channel(bias, CHANNELS, G[4]))
-    tl.store(canvas + place, v * g, mask=mask)
+    slot, flat, place, mask, other = _place(samples, CHANNELS, BLOCK, G)
+    first, second = _load_pair(h, flat, mask, other, G)
+    w, b = _matrix(weight, CHANNELS, G[4], False), _channel(bias, CHANNELS, G[4])
+    _store_words(canvas, place, mask, other, _gated(first, w, b), _gated(second, w, b))
 
 
 @triton.jit
 def _moments_kernel(canvas, partial, samples, slots, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr):
-    slot, flat, place, mask = _place(samples, CHANNELS, BLOCK, G)
-    blocks: tl.constexpr = (G[0] + BLOCK - 1) // BLOCK
-    v = tl.load(canvas + place, mask=mask, other=0.0)
-    count = tl.minimum(G[0] - slot % blocks * BLOCK, BLOCK)
-    mean = tl.sum(v, 1) / count
-    gap = tl.where(mask, v - mean[:, None], 0.0)
+    slot, flat, place, mask, other = _place(samples, CHANNELS, BLOCK, G)
+    first, second = _load_words(canvas, place, mask)
+    second = tl.where(other, second, 0.0)
     c = tl.arange(0, CHANNELS)
-    if slot < slots:
-        tl.store(partial + c * slots + slot, mean, mask=c < G[4])
-        tl.store(partial + (G[4] + c) * slots + slot, tl.sum(gap * gap, 1), mask=c < G[4])
+    mean = (tl.sum(first, 1) + tl.sum(second, 1)) / _count(slot, samples, BLOCK, G)
+    first, second = tl.where(mask, first - mean[:, None], 0.0), tl.where(other, second - mean[:, None], 0.0)
+    tl.store(partial + c * slots + slot, mean, mask=c < G[4])
+    tl.store(partial + (G[4] + c) * slots + slot, tl.sum(first * first + second * second, 1), mask=c < G[4])
 
 
 @triton.jit
-def _join_moments_kernel(partial, out, slots, total, epsilon, BLOCK: tl.constexpr, CHUNK: tl.constexpr, G: tl.constexpr):
-    """Mean and 1/√(variance + ε) of one channel from means and squared deviations of blocks (Chan et al., 1983)."""
+def _count(slot, samples, BLOCK: tl.constexpr, G: tl.constexpr):
+    """How many values of a channel a program sees."""
     blocks: tl.constexpr = (G[0] + BLOCK - 1) // BLOCK
+    pixels = tl.minimum(G[0] - slot % blocks * BLOCK, BLOCK)
+    return pixels * tl.minimum(samples - 2 * (slot // blocks), 2)
+
+
+@triton.jit
+def _join_moments_kernel(
+    partial, out, samples, slots, total, epsilon, BLOCK: tl.constexpr, CHUNK: tl.constexpr, G: tl.constexpr
+):
+    """Mean and 1/√(variance + ε) of one channel from means and squared deviations of blocks (Chan et al., 1983)."""
     c = tl.program_id(0)
     lane = tl.arange(0, CHUNK)
     summed = tl.zeros((CHUNK,), tl.float32)
     for start in range(0, slots, CHUNK):
         slot = start + lane
-        count = tl.minimum(G[0] - slot % blocks * BLOCK, BLOCK)
-        summed += tl.load(partial + c * slots + slot, mask=slot < slots, other=0.0) * count
+        mean = tl.load(partial + c * slots + slot, mask=slot < slots, other=0.0)
+        summed += mean * _count(slot, samples, BLOCK, G)
     mean = tl.sum(summed, 0) / total
     squares = tl.zeros((CHUNK,), tl.float32)
     for start in range(0, slots, CHUNK):
         slot = start + lane
-        count = tl.minimum(G[0] - slot % blocks * BLOCK, BLOCK)
         gap = tl.load(partial + c * slots + slot, mask=slot < slots, other=0.0) - mean
         inner = tl.load(partial + (G[4] + c) * slots + slot, mask=slot < slots, other=0.0)
-        squares += tl.where(slot < slots, inner + count * gap * gap, 0.0)
+        squares += tl.where(slot < slots, inner + _count(slot, samples, BLOCK, G) * gap * gap, 0.0)
     tl.store(out + c, mean)
     tl.store(out + G[4] + c, 1 / tl.sqrt(tl.sum(squares, 0) / total + epsilon))
 
@@ -125,16 +158,32 @@ def _join_sums_kernel(partial, out, slots, CHUNK: tl.constexpr):
 
 
 @triton.jit
+def _inhibited(z1, x, h, mean, gain, shift, alpha, mu):
+    return _softplus(x - _softplus(((z1 - mean) * gain + shift) * (alpha * h + mu)))
+
+
+@triton.jit
 def _inhibit_kernel(
     z1, mean, rstd, x, h, canvas, scale, shift, alpha, mu, samples,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
-    slot, flat, place, mask = _place(samples, CHANNELS, BLOCK, G)
+    slot, flat, place, mask, other = _place(samples, CHANNELS, BLOCK, G)
+    m, b = _channel(mean, CHANNELS, G[4]), _channel(shift, CHANNELS, G[4])
     gain = _channel(rstd, CHANNELS, G[4]) * _channel(scale, CHANNELS, G[4])
-    centred = tl.load(z1 + place, mask=mask, other=0.0) - _channel(mean, CHANNELS, G[4])
-    c1 = centred * gain + _channel(shift, CHANNELS, G[4])
-    t = _channel(alpha, CHANNELS, G[4]) * tl.load(h + flat, mask=mask, other=0.0) + _channel(mu, CHANNELS, G[4])
-    tl.store(canvas + place, _softplus(tl.load(x + flat, mask=mask, other=0.0) - _softplus(c1 * t)), mask=mask)
+    a, u = _channel(alpha, CHANNELS, G[4]), _channel(mu, CHANNELS, G[4])
+    z, other_z = _load_words(z1, place, mask)
+    drive, other_drive = _load_pair(x, flat, mask, other, G)
+    state, other_state = _load_pair(h, flat, mask, other, G)
+    first = _inhibited(z, drive, state, m, gain, b, a, u)
+    _store_words(canvas, place, mask, other, first, _inhibited(other_z, other_drive, other_state, m, gain, b, a, u))
+
+
+@triton.jit
+def _updated(z2, s, h, mean, gain, shift, gate2, bias2, kappa, gamma, omega, OUTER: tl.constexpr):
+    g2 = tl.sigmoid(_mix(gate2, s) + bias2)
+    candidate = _softplus(kappa * s + (gamma + omega * s) * ((z2 - mean) * gain + shift))
+    state = (1 - g2) * h + g2 * candidate
+    return _softplus(state) if OUTER else state
 
 
 @triton.jit
@@ -142,23 +191,21 @@ def _update_kernel(
     z2, mean, rstd, s_canvas, h, out, canvas, scale, shift, gate2, bias2, kappa, gamma, omega, gate1, bias1, samples,
     OUTER: tl.constexpr, GATE: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
-    slot, flat, place, mask = _place(samples, CHANNELS, BLOCK, G)
-    s = tl.load(s_canvas + place, mask=mask, other=0.0)
-    g2 = tl.sigmoid(_mix(_matrix(gate2, CHANNELS, G[4], False), s) + _channel(bias2, CHANNELS, G[4]))
+    slot, flat, place, mask, other = _place(samples, CHANNELS, BLOCK, G)
+    m, b = _channel(mean, CHANNELS, G[4]), _channel(shift, CHANNELS, G[4])
     gain = _channel(rstd, CHANNELS, G[4]) * _channel(scale, CHANNELS, G[4])
-    centred = tl.load(z2 + place, mask=mask, other=0.0) - _channel(mean, CHANNELS, G[4])
-    c2 = centred * gain + _channel(shift, CHANNELS, G[4])
-    candidate = _softplus(
-        _channel(kappa, CHANNELS, G[4]) * s + (_channel(gamma, CHANNELS, G[4]) + _channel(omega, CHANNELS, G[4]) * s) * c2
-    )
-    state = (1 - g2) * tl.load(h + flat, mask=mask, other=0.0) + g2 * candidate
-    if OUTER:
-        state = _softplus(state)
-    tl.store(out + flat, state, mask=mask)
+    w, b2 = _matrix(gate2, CHANNELS, G[4], False), _channel(bias2, CHANNELS, G[4])
+    k, g, o = _channel(kappa, CHANNELS, G[4]), _channel(gamma, CHANNELS, G[4]), _channel(omega, CHANNELS, G[4])
+    z, other_z = _load_words(z2, place, mask)
+    s, other_s = _load_words(s_canvas, place, mask)
+    state, other_state = _load_pair(h, flat, mask, other, G)
+    state = _updated(z, s, state, m, gain, b, w, b2, k, g, o, OUTER)
+    other_state = _updated(other_z, other_s, other_state, m, gain, b, w, b2, k, g, o, OUTER)
+    _store_pair(out, flat, mask, other, state, other_state, G)
     if GATE:
-        state = tl.where(mask, state, 0.0)
-        g1 = tl.sigmoid(_mix(_matrix(gate1, CHANNELS, G[4], False), state) + _channel(bias1, CHANNELS, G[4]))
-        tl.store(canvas + place, state * g1, mask=mask)
+        w, b = _matrix(gate1, CHANNELS, G[4], False), _channel(bias1, CHANNELS, G[4])
+        state, other_state = tl.where(mask, state, 0.0), tl.where(other, other_state, 0.0)
+        _store_words(canvas, place, mask, other, _gated(state, w, b), _gated(other_state, w, b))
 
 
 @triton.jit
@@ -168,7 +215,11 @@ def _linearize_kernel(
     gate1, bias1, gate2, bias2, alpha, mu, kappa, gamma, omega, scale1, shift1, scale2, shift2, samples,
     OUTER: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
-    slot, flat, place, mask = _place(samples, CHANNELS, BLOCK, G)
+    slot, flat, place, mask, other = _place(samples, CHANNELS, BLOCK, G)
+    if tl.program_id(1) == 1:
+        flat += G[4] * G[0]
+        mask = other
+    place = 2 * place + tl.program_id(1)
     state = tl.load(h + flat, mask=mask, other=0.0)
     g1 = tl.sigmoid(_mix(_matrix(gate1, CHANNELS, G[4], False), state) + _channel(bias1, CHANNELS, G[4]))
     tl.store(to_gate1 + flat, g1, mask=mask)
@@ -208,23 +259,27 @@ def _linearize_kernel(
 def _product_sums_kernel(
     v, factor, z, partial, samples, slots, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr
 ):
-    slot, flat, place, mask = _place(samples, CHANNELS, BLOCK, G)
-    product = tl.load(v + flat, mask=mask, other=0.0) * tl.load(factor + flat, mask=mask, other=0.0)
-    _store_sums(
-        partial, slot, slots, product, product * tl.load(z + flat, mask=mask, other=0.0), mask, CHANNELS, G[4]
-    )
+    slot, flat, place, mask, other = _place(samples, CHANNELS, BLOCK, G)
+    first, second = _load_pair(v, flat, mask, other, G)
+    gain, other_gain = _load_pair(factor, flat, mask, other, G)
+    n, other_n = _load_pair(z, flat, mask, other, G)
+    first, second = first * gain, second * other_gain
+    _store_sums(partial, slot, slots, first + second, first * n + second * other_n, CHANNELS, G[4])
 
 
 @triton.jit
 def _norm_adjoint_kernel(
     v, factor, z, sums, gain, canvas, samples, count, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr
 ):
-    slot, flat, place, mask = _place(samples, CHANNELS, BLOCK, G)
-    product = tl.load(v + flat, mask=mask, other=0.0) * tl.load(factor + flat, mask=mask, other=0.0)
+    slot, flat, place, mask, other = _place(samples, CHANNELS, BLOCK, G)
     mean = _channel(sums, CHANNELS, G[4]) / count
     slope = _channel(sums + G[4], CHANNELS, G[4]) / count
-    product = product - mean - tl.load(z + flat, mask=mask, other=0.0) * slope
-    tl.store(canvas + place, _channel(gain, CHANNELS, G[4]) * product, mask=mask)
+    scale = _channel(gain, CHANNELS, G[4])
+    first, second = _load_pair(v, flat, mask, other, G)
+    product, other_product = _load_pair(factor, flat, mask, other, G)
+    n, other_n = _load_pair(z, flat, mask, other, G)
+    first = scale * (first * product - mean - n * slope)
+    _store_words(canvas, place, mask, other, first, scale * (second * other_product - mean - other_n * slope))
 
 
 @triton.jit
@@ -232,16 +287,20 @@ def _through_excitation_kernel(
     y2, v, direct, gate2, inhibit, z1, ds, weight, partial, samples, slots,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
-    slot, flat, place, mask = _place(samples, CHANNELS, BLOCK, G)
-    cotangent = tl.load(v + flat, mask=mask, other=0.0)
-    gated = tl.load(gate2 + flat, mask=mask, other=0.0) * cotangent
-    total = tl.load(y2 + place, mask=mask, other=0.0) + tl.load(direct + flat, mask=mask, other=0.0) * cotangent
-    total += _mix(_matrix(weight, CHANNELS, G[4], True), gated)
-    tl.store(ds + flat, total, mask=mask)
-    product = total * tl.load(inhibit + flat, mask=mask, other=0.0)
-    _store_sums(
-        partial, slot, slots, product, product * tl.load(z1 + flat, mask=mask, other=0.0), mask, CHANNELS, G[4]
-    )
+    slot, flat, place, mask, other = _place(samples, CHANNELS, BLOCK, G)
+    w = _matrix(weight, CHANNELS, G[4], True)
+    first, second = _load_words(y2, place, mask)
+    v1, v2 = _load_pair(v, flat, mask, other, G)
+    f1, f2 = _load_pair(direct, flat, mask, other, G)
+    g1, g2 = _load_pair(gate2, flat, mask, other, G)
+    first += f1 * v1 + _mix(w, g1 * v1)
+    second += f2 * v2 + _mix(w, g2 * v2)
+    _store_pair(ds, flat, mask, other, first, second, G)
+    # factors are zero where nothing exists
+    f1, f2 = _load_pair(inhibit, flat, mask, other, G)
+    n1, n2 = _load_pair(z1, flat, mask, other, G)
+    first, second = first * f1, second * f2
+    _store_sums(partial, slot, slots, first + second, first * n1 + second * n2, CHANNELS, G[4])
 
 
 @triton.jit
@@ -249,60 +308,70 @@ def _through_inhibition_kernel(
     y1, v, ds, keep, scale, gate1, slope1, out, weight, samples,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
-    slot, flat, place, mask = _place(samples, CHANNELS, BLOCK, G)
-    dy = tl.load(y1 + place, mask=mask, other=0.0)
-    gated = tl.load(slope1 + flat, mask=mask, other=0.0) * dy
-    total = tl.load(keep + flat, mask=mask, other=0.0) * tl.load(v + flat, mask=mask, other=0.0)
-    total += tl.load(scale + flat, mask=mask, other=0.0) * tl.load(ds + flat, mask=mask, other=0.0)
-    total += tl.load(gate1 + flat, mask=mask, other=0.0) * dy
-    tl.store(out + flat, total + _mix(_matrix(weight, CHANNELS, G[4], True), gated), mask=mask)
+    slot, flat, place, mask, other = _place(samples, CHANNELS, BLOCK, G)
+    w = _matrix(weight, CHANNELS, G[4], True)
+    dy1, dy2 = _load_words(y1, place, mask)
+    f1, f2 = _load_pair(slope1, flat, mask, other, G)
+    first, second = _mix(w, f1 * dy1), _mix(w, f2 * dy2)
+    f1, f2 = _load_pair(gate1, flat, mask, other, G)
+    first, second = first + f1 * dy1, second + f2 * dy2
+    f1, f2 = _load_pair(keep, flat, mask, other, G)
+    v1, v2 = _load_pair(v, flat, mask, other, G)
+    first, second = first + f1 * v1, second + f2 * v2
+    f1, f2 = _load_pair(scale, flat, mask, other, G)
+    v1, v2 = _load_pair(ds, flat, mask, other, G)
+    _store_pair(out, flat, mask, other, first + f1 * v1, second + f2 * v2, G)
 
 
-def _launch(kernel, like: Tensor, canvas: Tensor, *arguments, block: int = BLOCK, **constants) -> None:
-    """Run ``kernel`` on all samples of ``like`` (N, C, H, W); ``canvas`` gives the size of transforms."""
-    n, c, h, w = like.shape
-    if n == 0:
-        return
+def _launch(kernel, like: Tensor, canvas: Tensor, *arguments, block: int | None = None, samples: int = 1, **constants) -> None:
+    """Run ``kernel`` on all samples of ``like`` (N, C, H, W); ``canvas`` gives the size of transforms.
+
+    ``samples=2`` gives the two samples of an entry to two programs, for a kernel that asks for it.
+    """
+    c, h, w = like.shape[1:]
+    block = block or BLOCK
     columns = canvas.shape[3]
     geometry = (h * w, w, columns, canvas.shape[2] * columns, c)
-    grid = ((n + 1) // 2 * 2 * triton.cdiv(h * w, block),)
+    grid = (_slots(like, block), samples)
     with torch.cuda.device_of(like):
         kernel[grid](
             *arguments, CHANNELS=max(16, triton.next_power_of_2(c)), BLOCK=block, G=geometry, num_warps=WARPS, **constants
         )
 
 
-def _words(canvas: Tensor) -> Tensor:
-    return torch.view_as_real(canvas)
+def _slots(like: Tensor, block: int) -> int:
+    """Programs along the first axis of a launch."""
+    n, _, h, w = like.shape
+    return (n + 1) // 2 * triton.cdiv(h * w, block)
 
 
 def gate(h: Tensor, canvas: Tensor, w: Weights) -> None:
-    _launch(_gate_kernel, h, canvas, h, _words(canvas), w.gate1, w.bias1, len(h))
+    _launch(_gate_kernel, h, canvas, h, words(canvas), w.gate1, w.bias1, len(h))
 
 
 def moments(canvas: Tensor, like: Tensor, epsilon: float) -> Moments:
     n, c, h, w = like.shape
-    slots = n * triton.cdiv(h * w, REDUCTION_BLOCK)
+    slots = _slots(like, REDUCTION_BLOCK)
     partial, out = like.new_empty((2, c, slots)), like.new_empty((2, c))
-    _launch(_moments_kernel, like, canvas, _words(canvas), partial, n, slots, block=REDUCTION_BLOCK)
+    _launch(_moments_kernel, like, canvas, words(canvas), partial, n, slots, block=REDUCTION_BLOCK)
     with torch.cuda.device_of(like):
         _join_moments_kernel[(c,)](
-            partial, out, slots, n * h * w, epsilon, BLOCK=REDUCTION_BLOCK, CHUNK=1024, G=(h * w,) * 4 + (c,)
+            partial, out, n, slots, n * h * w, epsilon, BLOCK=REDUCTION_BLOCK, CHUNK=1024, G=(h * w,) * 4 + (c,)
         )
     return Moments(*out)
 
 
 def inhibit(z1: Tensor, m1: Moments, x: Tensor, h: Tensor, canvas: Tensor, w: Weights) -> None:
     _launch(
-        _inhibit_kernel, h, canvas, _words(z1), *m1, x, h, _words(canvas), w.scale1, w.shift1, w.alpha, w.mu, len(h)
+        _inhibit_kernel, h, canvas, words(z1), *m1, x, h, words(canvas), w.scale1, w.shift1, w.alpha, w.mu, len(h)
     )
 
 
 def update(z2: Tensor, m2: Moments, s_canvas: Tensor, h: Tensor, w: Weights, canvas: Tensor | None) -> Tensor:
     out = torch.empty_like(h)
     _launch(
-        _update_kernel, h, s_canvas, _words(z2), *m2, _words(s_canvas), h, out,
-        out if canvas is None else _words(canvas), w.scale2, w.shift2, w.gate2, w.bias2, w.kappa, w.gamma, w.omega,
+        _update_kernel, h, s_canvas, words(z2), *m2, words(s_canvas), h, out,
+        out if canvas is None else words(canvas), w.scale2, w.shift2, w.gate2, w.bias2, w.kappa, w.gamma, w.omega,
         w.gate1, w.bias1, len(h), OUTER=w.outer, GATE=canvas is not None,
     )
     return out
@@ -313,32 +382,31 @@ def linearize(
 ) -> tuple[Tensor, Factors]:
     out, factors = torch.empty_like(h), h.new_empty((len(Factors._fields), *h.shape))
     _launch(
-        _linearize_kernel, h, s_canvas, _words(z1), *m1, _words(z2), *m2, _words(s_canvas), x, h, out, *factors,
-        *w[:13], len(h), OUTER=w.outer,
+        _linearize_kernel, h, s_canvas, torch.view_as_real(z1), *m1, torch.view_as_real(z2), *m2,
+        torch.view_as_real(s_canvas), x, h, out, *factors,
+        *w[:13], len(h), OUTER=w.outer, samples=2,
     )
     return out, Factors(*factors)
 
 
 def product_sums(v: Tensor, factor: Tensor, z: Tensor) -> Tensor:
-    n, c, h, w = v.shape
-    slots = n * triton.cdiv(h * w, REDUCTION_BLOCK)
-    partial = v.new_empty((2, c, slots))
-    _launch(_product_sums_kernel, v, v, v, factor, z, partial, n, slots, block=REDUCTION_BLOCK)
+    slots = _slots(v, REDUCTION_BLOCK)
+    partial = v.new_empty((2, v.shape[1], slots))
+    _launch(_product_sums_kernel, v, v, v, factor, z, partial, len(v), slots, block=REDUCTION_BLOCK)
     return _join_sums(partial)
 
 
 def norm_adjoint(v: Tensor, factor: Tensor, z: Tensor, sums: Tensor, gain: Tensor, canvas: Tensor) -> None:
     count = v.numel() // v.shape[1]
-    _launch(_norm_adjoint_kernel, v, canvas, v, factor, z, sums, gain, _words(canvas), len(v), count)
+    _launch(_norm_adjoint_kernel, v, canvas, v, factor, z, sums, gain, words(canvas), len(v), count)
 
 
 def through_excitation(y2: Tensor, v: Tensor, factors: Factors, w: Weights) -> tuple[Tensor, Tensor]:
-    n, c, h, w_ = v.shape
-    slots = n * triton.cdiv(h * w_, BLOCK)
-    partial, ds = v.new_empty((2, c, slots)), torch.empty_like(v)
+    slots = _slots(v, BLOCK)
+    partial, ds = v.new_empty((2, v.shape[1], slots)), torch.empty_like(v)
     _launch(
-        _through_excitation_kernel, v, y2, _words(y2), v, factors.direct, factors.gate2, factors.inhibit, factors.z1, ds,
-        w.gate2, partial, n, slots,
+        _through_excitation_kernel, v, y2, words(y2), v, factors.direct, factors.gate2, factors.inhibit, factors.z1, ds,
+        w.gate2, partial, len(v), slots,
     )
     return ds, _join_sums(partial)
 
@@ -346,7 +414,7 @@ def through_excitation(y2: Tensor, v: Tensor, factors: Factors, w: Weights) -> t
 def through_inhibition(y1: Tensor, v: Tensor, ds: Tensor, factors: Factors, w: Weights) -> Tensor:
     out = torch.empty_like(v)
     _launch(
-        _through_inhibition_kernel, v, y1, _words(y1), v, ds, factors.keep, factors.scale, factors.gate1,
+        _through_inhibition_kernel, v, y1, words(y1), v, ds, factors.keep, factors.scale, factors.gate1,
         factors.slope1, out, w.gate1, len(v),
     )
     return out

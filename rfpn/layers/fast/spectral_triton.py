@@ -9,14 +9,14 @@ TILE = (32, 16, 16, 8)  # rows, columns and frequencies of a program, and its wa
 
 
 @triton.jit
-def _parts(word):
+def parts(word):
     """A complex64 read as one 64-bit word -> real and imaginary part."""
     real = word.to(tl.int32).to(tl.float32, bitcast=True)
     return real, (word >> 32).to(tl.int32).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _word(real, imaginary):
+def word(real, imaginary):
     low = real.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
     return low | (imaginary.to(tl.int32, bitcast=True).to(tl.int64) << 32)
 
@@ -33,19 +33,25 @@ def _contract_kernel(
     mask_a, mask_b = (i < rows) & (f < frequencies), (j < columns) & (f < frequencies)
     real = tl.zeros((ROWS, COLUMNS, BLOCK), tl.float32)
     imaginary = tl.zeros((ROWS, COLUMNS, BLOCK), tl.float32)
-    for r in range(terms):
-        a_real, a_imaginary = _parts(tl.load(a + i * a_row + r * a_term + f, mask=mask_a, other=0))
-        b_real, b_imaginary = _parts(tl.load(b + j * b_column + r * b_term + f, mask=mask_b, other=0))
+    # the next term's operands are on their way while this one's are used
+    next_a = tl.load(a + i * a_row + f, mask=mask_a, other=0)
+    next_b = tl.load(b + j * b_column + f, mask=mask_b, other=0)
+    for r in range(1, terms + 1):
+        a_real, a_imaginary = parts(next_a)
+        b_real, b_imaginary = parts(next_b)
+        next_a = tl.load(a + i * a_row + r * a_term + f, mask=mask_a & (r < terms), other=0)
+        next_b = tl.load(b + j * b_column + r * b_term + f, mask=mask_b & (r < terms), other=0)
         if CONJUGATE:
             a_imaginary = -a_imaginary
         real += a_real * b_real - a_imaginary * b_imaginary
         imaginary += a_real * b_imaginary + a_imaginary * b_real
     mask = (i < rows) & (j < columns) & (f < frequencies)
-    tl.store(out + i * out_row + j * out_column + f, _word(real, imaginary), mask=mask)
+    tl.store(out + i * out_row + j * out_column + f, word(real, imaginary), mask=mask)
 
 
-def _words(tensor: Tensor) -> Tensor:
-    return torch.view_as_real(tensor.contiguous()).view(torch.int64)
+def words(canvas: Tensor) -> Tensor:
+    """A complex64 tensor as 64-bit words, for :func:`parts` and :func:`word`."""
+    return torch.view_as_real(canvas).view(torch.int64)
 
 
 def _contract(a, b, out, rows, columns, terms, a_strides, b_strides, out_strides, conjugate):
@@ -54,7 +60,7 @@ def _contract(a, b, out, rows, columns, terms, a_strides, b_strides, out_strides
     grid = (triton.cdiv(columns, block_columns), triton.cdiv(rows, block_rows), triton.cdiv(frequencies, block))
     with torch.cuda.device_of(out):
         _contract_kernel[grid](
-            _words(a), _words(b), _words(out), rows, columns, terms, frequencies, *a_strides, *b_strides, *out_strides,
+            words(a.contiguous()), words(b.contiguous()), words(out), rows, columns, terms, frequencies, *a_strides, *b_strides, *out_strides,
             CONJUGATE=conjugate, ROWS=block_rows, COLUMNS=block_columns, BLOCK=block, num_warps=warps,
         )
     return out
