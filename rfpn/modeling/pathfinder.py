@@ -8,7 +8,7 @@ from detectron2.config import configurable
 from detectron2.modeling import META_ARCH_REGISTRY
 from torch import Tensor, nn
 
-from rfpn.fixed_point import lipschitz_penalty, relative_residual
+from rfpn.fixed_point import penalty_of_sums, relative_residual
 from rfpn.layers import ConvLSTMCell, HGRUCell, RecurrentLayer
 from rfpn.layers.filters import pathfinder_filter_bank
 from rfpn.modeling.feedforward import FeedforwardLayers
@@ -155,14 +155,17 @@ class PathfinderNet(nn.Module):
 
     def _loss_of_all_steps(self, drive: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         layer, losses = self.layer, []
-        state = layer.initial_state(drive).requires_grad_()
-        for _ in range(layer.steps):
-            previous, state = state, layer.cell(drive, state)
-            losses.append(focal_loss(self.logits(layer.hidden(state)), target, self.focal_gamma))
+        form, state = layer.form(drive), layer.initial_state(drive).requires_grad_(layer.lipschitz)
         penalty = state.new_zeros(())
-        if layer.lipschitz:
-            penalty = lipschitz_penalty(state, previous, layer.coefficient, layer.reduction, layer.probe)
-        layer.diagnostics.update(residual=relative_residual(state, previous).mean(), penalty=penalty.detach())
+        for step in range(1, layer.steps + 1):
+            previous = state
+            if layer.lipschitz and step == layer.steps:
+                state, sums, _ = form.record(drive, previous, layer.probe)
+                penalty = penalty_of_sums(sums, layer.coefficient, layer.reduction)
+            else:
+                state = form.step(drive, previous)
+            losses.append(focal_loss(self.logits(layer.hidden(state)), target, self.focal_gamma))
+        layer.diagnostics = {"residual": relative_residual(state, previous).mean(), "penalty": penalty.detach()}
         return torch.stack(losses).mean(), penalty
 
 
