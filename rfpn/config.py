@@ -35,6 +35,12 @@ def _add_recurrent(cfg: CN) -> None:
     node.TEST_TOLERANCE = 0.0
     # "bptt", "tbptt" or "rbp". C-RBP is "rbp" with LIPSCHITZ.WEIGHT > 0, C-BPTT is "bptt" with it.
     node.GRADIENT = "rbp"
+    # Forward solver: "steps" (T plain steps) or "anderson" (deep-equilibrium baseline; needs GRADIENT "rbp").
+    node.SOLVER = "steps"
+    # Relative residual at which "anderson" stops, after STEPS evaluations at most.
+    node.SOLVER_TOLERANCE = 1e-4
+    # Backward system of "rbp": "neumann" (sums terms) or "solve" (GMRES over as many products).
+    node.ADJOINT = "neumann"
     # Last steps that get a gradient under "tbptt".
     node.WINDOW = 3
     # K, terms of the Neumann series after the first, under "rbp".

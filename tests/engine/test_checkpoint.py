@@ -1,0 +1,127 @@
+"""Checkpoints: atomic, safe to read, summed up; model-zoo files load all but the mask head."""
+
+import collections
+import logging
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from detectron2.modeling import build_model
+from torch import nn
+
+from rfpn.engine.checkpoint import Checkpointer, check_complete
+from rfpn.engine.safe_pickle import load_arrays
+from rfpn.engine.setup import load_cfg
+
+
+class Malicious:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
+
+
+def model(width: int = 3) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(collections.OrderedDict(first=nn.Linear(2, width), second=nn.Linear(width, 1)))
+
+
+def test_a_checkpoint_round_trips_with_weights_only(tmp_path):
+    source = model()
+    Checkpointer(source, str(tmp_path)).save("model_1", iteration=7)
+    loaded = torch.load(tmp_path / "model_1.pth", weights_only=True)
+    assert loaded["iteration"] == 7 and loaded["model"].keys() == source.state_dict().keys()
+    assert (tmp_path / "last_checkpoint").read_text() == "model_1.pth"
+    assert sorted(os.listdir(tmp_path)) == ["last_checkpoint", "model_1.pth"]
+
+
+def test_a_failed_write_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
+    checkpointer = Checkpointer(model(), str(tmp_path))
+    checkpointer.save("model")
+    before = (tmp_path / "model.pth").read_bytes()
+
+    def fail(data, file):
+        file.write(b"half of it")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(OSError, match="No space left"):
+        checkpointer.save("model")
+    assert (tmp_path / "model.pth").read_bytes() == before
+    assert (tmp_path / "last_checkpoint").read_text() == "model.pth"
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_a_zoo_pickle_of_arrays_loads(tmp_path, protocol):
+    path = tmp_path / "zoo.pkl"
+    content = {"model": {"w": np.arange(6.0).reshape(2, 3), "n": np.float32(2)}, "__author__": "someone"}
+    path.write_bytes(pickle.dumps(content, protocol=protocol))
+    loaded = load_arrays(str(path))
+    np.testing.assert_array_equal(loaded["model"]["w"], content["model"]["w"])
+    assert loaded["model"]["n"] == 2
+
+
+@pytest.mark.parametrize("suffix", [".pkl", ".pth"])
+def test_a_malicious_file_is_refused_by_name_and_does_not_run(tmp_path, suffix):
+    trace = tmp_path / "trace"
+    path = tmp_path / f"model{suffix}"
+    content = {"model": Malicious(trace)}
+    if suffix == ".pkl":
+        path.write_bytes(pickle.dumps(content))
+    else:
+        torch.save(content, path)
+    with pytest.raises(ValueError, match=f"model{suffix} is refused"):
+        Checkpointer(model()).load(str(path))
+    assert not trace.exists()
+
+
+def test_a_damaged_pickle_is_named(tmp_path):
+    path = tmp_path / "cut.pkl"
+    path.write_bytes(pickle.dumps({"model": {"w": np.zeros(1000)}})[:500])
+    with pytest.raises(ValueError, match="cut.pkl"):
+        load_arrays(str(path))
+
+
+def test_D3_a_pth_of_numpy_arrays_loads_in_safe_mode(tmp_path):
+    target = model()
+    arrays = {name: value.numpy() + 1 for name, value in target.state_dict().items()}
+    torch.save({"model": arrays}, tmp_path / "old.pth")
+    Checkpointer(target).load(str(tmp_path / "old.pth"))
+    for name, value in target.state_dict().items():
+        np.testing.assert_allclose(value.numpy(), arrays[name])
+
+
+def test_D1_one_line_says_what_was_loaded(tmp_path, caplog):
+    state = model().state_dict()
+    state["third.weight"] = state.pop("second.bias")
+    torch.save({"model": state}, tmp_path / "other.pth")
+    target = Checkpointer(model(width=4))
+    with caplog.at_level(logging.INFO, logger="rfpn"):
+        target.load(str(tmp_path / "other.pth"))
+    (line,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("weights:")]
+    assert "loaded 0 of 4 tensors" in line
+    assert "missing 1 (second.bias)" in line
+    assert "unexpected 1 (third.weight)" in line
+    assert "wrong shape 3 (first.weight (3, 2) for (4, 2)" in line
+    with pytest.raises(ValueError, match="missing 4"):
+        check_complete(target, allow_missing=False)
+    check_complete(target, allow_missing=True)
+
+
+def test_D1_a_panoptic_fpn_checkpoint_fills_all_of_rfpn_but_the_mask_head(tmp_path):
+    configs = Path(__file__).parents[2] / "configs" / "COCO-PanopticSegmentation"
+    common = ["MODEL.WEIGHTS", "", "MODEL.DEVICE", "cpu"]
+    fpn = build_model(load_cfg(str(configs / "panoptic_fpn_R_50_1x.yaml"), common))
+    arrays = {name: value.numpy() for name, value in fpn.state_dict().items()}
+    path = tmp_path / "zoo.pkl"
+    path.write_bytes(pickle.dumps({"model": arrays, "__author__": "Detectron2 Model Zoo"}))
+    checkpointer = Checkpointer(build_model(load_cfg(str(configs / "rfpn_R_50_1x.yaml"), common)))
+    checkpointer.load(str(path))
+    missing, unexpected, misshapen = checkpointer.incompatible
+    assert not misshapen
+    assert missing and all(name.startswith("roi_heads.mask_head.") for name in missing)
+    assert unexpected and all(name.startswith("roi_heads.mask_head.mask_fcn") for name in unexpected)

@@ -1,0 +1,73 @@
+"""The training step: accumulation, half precision, non-finite losses."""
+
+import pytest
+import torch
+from torch import nn
+
+from rfpn.engine.step import TrainStep
+
+
+class Quadratic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+
+    def forward(self, data):
+        return {"loss_task": ((self.weight - data) ** 2).mean(), "loss_lipschitz": 0.1 * self.weight.square().sum()}
+
+
+def trainer(batches, **options):
+    model = Quadratic()
+    return TrainStep(model, batches, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), **options)
+
+
+def train(step, count):
+    step.train(0, count)
+    return step.model.weight.detach().clone()
+
+
+def test_accumulated_batches_equal_one_large_one():
+    parts = [torch.tensor([0.0, 1.0]), torch.tensor([2.0, 3.0])]
+    accumulated = train(trainer(parts * 2, accumulate=2), 2)
+    mean = torch.stack(parts).mean(dim=0)
+    torch.testing.assert_close(accumulated, train(trainer([mean] * 2), 2))
+
+
+@pytest.mark.parametrize("key, batch", [("loss_task", float("nan")), ("loss_task", float("inf"))])
+def test_C6_a_bad_step_names_the_loss_and_leaves_the_weights(key, batch):
+    step = trainer([torch.zeros(2), torch.full((2,), batch), torch.zeros(2)])
+    before = train(trainer([torch.zeros(2)]), 1)
+    with pytest.raises(FloatingPointError, match=f"iteration 1: not finite: {key}"):
+        step.train(0, 3)
+    torch.testing.assert_close(step.model.weight.detach(), before)
+
+
+def test_bad_batches_can_be_skipped_and_are_counted():
+    good = torch.zeros(2)
+    step = trainer([good, torch.full((2,), float("nan")), good], skip_nonfinite=1)
+    after = train(step, 3)
+    assert step.skipped == 1
+    torch.testing.assert_close(after, train(trainer([good, good]), 2))
+    assert step.state_dict()["skipped"] == 1
+
+
+def test_a_gradient_that_is_not_finite_is_a_bad_step_too():
+    step = trainer([torch.zeros(2)])
+    step.model.weight.register_hook(lambda gradient: gradient * float("inf"))
+    with pytest.raises(FloatingPointError, match="gradient"):
+        step.train(0, 1)
+    assert step.model.weight.isfinite().all()
+
+
+def test_autocast_reaches_the_model():
+    step = trainer([torch.zeros(2)], amp_dtype="bfloat16")
+    seen = []
+    step.model.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
+    step.train(0, 1)
+    assert seen == [True]
+
+
+@pytest.mark.parametrize("option", [{"amp_dtype": "float8"}, {"accumulate": 0}, {"skip_nonfinite": -1}])
+def test_settings_out_of_range_are_named(option):
+    with pytest.raises(ValueError, match="SOLVER"):
+        trainer([torch.zeros(2)], **option)
