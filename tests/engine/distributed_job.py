@@ -1,6 +1,6 @@
 """Jobs that test_distributed.py starts under torchrun, one process a rank; on GPUs where there are enough.
 
-    torchrun --nproc-per-node 2 tests/engine/distributed_job.py gradients|steps|empty|stopping|nonfinite|exception
+    torchrun --nproc-per-node 2 tests/engine/distributed_job.py gradients|steps|accumulate|empty|stopping|nonfinite|exception
 """
 
 import sys
@@ -116,6 +116,13 @@ def steps() -> None:
     """Ten steps of C-RBP on different data leave bit-equal parameters on all ranks."""
     model = Wrapped(make_head())
     train(model, 10)
+    assert_equal_parameters(model)
+
+
+def accumulate() -> None:
+    """Gradients of several batches are added up before one step; ranks talk once a step and stay equal."""
+    model = Wrapped(make_head())
+    train(model, 3, accumulate=2)
     assert_equal_parameters(model)
 
 

@@ -21,6 +21,7 @@ def run(name: str, timeout: int = 120) -> subprocess.CompletedProcess:
     [
         pytest.param("gradients", id="E7_gradients_equal_one_process"),
         pytest.param("steps", id="E8_parameters_bit_equal_after_ten_steps"),
+        pytest.param("accumulate", id="gradients_of_several_batches"),
         pytest.param("empty", id="C1_no_roi_on_one_or_all_ranks"),
         pytest.param("stopping", id="C4_ranks_stop_at_different_steps"),
         pytest.param("nonfinite", id="C6_ranks_end_together_on_nan"),
