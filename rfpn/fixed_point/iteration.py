@@ -27,8 +27,9 @@ class FixedPoint(NamedTuple):
 
 def sample_norm(tensor: Tensor) -> Tensor:
     """Euclidean norm of every sample: (R, ...) -> (R,), in float32 or wider."""
-    wide = tensor if tensor.dtype == torch.float64 else tensor.float()
-    return torch.linalg.vector_norm(wide.flatten(1), dim=1)
+    wide = torch.promote_types(tensor.dtype, torch.float32)
+    # no flattening: that would copy states whose channels come last in memory
+    return torch.linalg.vector_norm(tensor, dim=tuple(range(1, tensor.dim())), dtype=wide)
 
 
 def relative_residual(new: Tensor, old: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The Pathfinder hGRU's fast form: frequency-domain convolutions, fused stages, hand-made transposed products."""
+"""The Pathfinder hGRU's fast form: frequency-domain convolutions, fused stages, derivatives by hand."""
 
 from typing import NamedTuple
 
@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rfpn.fixed_point import probe_vector
-from rfpn.layers.fast import available, hgru_stages, spectral
+from rfpn.layers.fast import available, hgru_adjoint_stages, hgru_stages, spectral
+from rfpn.layers.fast.hgru_adjoint import Step, step_gradient
 from rfpn.layers.fast.hgru_stages import Factors, Moments, Weights
-from rfpn.layers.fast.hgru_tangent import step_with_tangent
 from rfpn.layers.plain import RecordedStep
 
 
@@ -17,7 +17,7 @@ class FastHGRU:
     """An :class:`rfpn.layers.HGRUCell` made ready for one forward pass on drives of one shape.
 
     Everything that depends on the weights alone (transforms of the kernels) is computed once, here. Works in float32,
-    or float64 where the drive is; autocast changes nothing.
+    or float64 where the drive is; autocast changes nothing. What it records can be differentiated once.
     """
 
     def __init__(self, cell, x: Tensor):
@@ -25,7 +25,6 @@ class FastHGRU:
         Args:
             cell: HGRUCell. x: (N, C, H, W) drive, float32 or float64.
         """
-        self.cell = cell
         self.parameters = dict(cell.named_parameters())
         self.kernel_size = cell.inhibition.kernel_size[0]
         shape = spectral.canvas_shape(x, self.kernel_size)
@@ -36,11 +35,11 @@ class FastHGRU:
             self.weights = _weights(cell)
             # the margins of both stay zero: stages write samples only
             self._gated, self._s = (x.new_zeros(shape, dtype=spectral.complex_dtype(x.dtype)) for _ in range(2))
-        self.stages = hgru_stages
+        self.stages, self.adjoint_stages = hgru_stages, hgru_adjoint_stages
         if available(x):
-            from rfpn.layers.fast import hgru_triton
+            from rfpn.layers.fast import hgru_adjoint_triton, hgru_triton
 
-            self.stages = hgru_triton
+            self.stages, self.adjoint_stages = hgru_triton, hgru_adjoint_triton
 
     @torch.no_grad()
     def iterate(self, x: Tensor, h: Tensor, steps: int) -> Tensor:
@@ -49,33 +48,16 @@ class FastHGRU:
         if steps > 0:
             self.stages.gate(h, self._gated, self.weights)
         for step in range(steps):
-            z2, m2 = self._convolve(x, h)[2:]
+            made = self._convolve(x, h, self._s)
             canvas = self._gated if step + 1 < steps else None
-            h = self.stages.update(z2, m2, self._s, h, self.weights, canvas)
+            h = self.stages.update(made.z2, made.m2, made.s, h, self.weights, canvas)
         return h
 
     def step(self, x: Tensor, h: Tensor) -> Tensor:
         """The next state, recorded by autograd where it is on."""
         if not torch.is_grad_enabled():
             return self.iterate(x, h, 1)
-        return self.step_with_tangent(x, h, None, self.parameters)[0]
-
-    def step_with_tangent(
-        self, x: Tensor, h: Tensor, direction: Tensor | None, parameters: dict[str, Tensor]
-    ) -> tuple[Tensor, Tensor | None]:
-        """See :func:`rfpn.layers.fast.hgru_tangent.step_with_tangent`."""
-        with torch.autocast(x.device.type, enabled=False):
-            return step_with_tangent(x, h, direction, parameters, self.spectra, self.weights.epsilon, self.weights.outer)
-
-    @torch.no_grad()
-    def linearize(self, x: Tensor, h: Tensor) -> "Linearization":
-        """The step from h with its Jacobian."""
-        x, h = x.contiguous(), h.contiguous()
-        self.stages.gate(h, self._gated, self.weights)
-        z1, m1, z2, m2 = self._convolve(x, h)
-        state, factors = self.stages.linearize(z1, m1, z2, m2, self._s, x, h, self.weights)
-        gains = (self.weights.scale1 * m1.rstd, self.weights.scale2 * m2.rstd)
-        return Linearization(state, factors, gains, self)
+        return _Recorded.apply(self, None, x, h, None, *self.parameters.values())[0]
 
     def record(self, x: Tensor, previous: Tensor, probe: str | None) -> RecordedStep:
         """One step from ``previous`` with its Jacobian; see :meth:`rfpn.layers.plain.PlainForm.record`."""
@@ -86,21 +68,36 @@ class FastHGRU:
         state, sums = _Recorded.apply(self, step, x, source, vector, *self.parameters.values())
         return RecordedStep(state, sums, step.transpose)
 
-    def _convolve(self, x: Tensor, h: Tensor) -> tuple[Tensor, Moments, Tensor, Moments]:
-        """From the gated state to both convolutions and their statistics; leaves s on its canvas."""
-        z1 = spectral.correlate(self._gated, self.spectra[0])
+    @torch.no_grad()
+    def linearize(self, x: Tensor, h: Tensor) -> "Linearization":
+        """The step from h with its Jacobian."""
+        x, h = x.contiguous(), h.contiguous()
+        made = self._own_step(x, h)
+        state, factors = self.stages.linearize(made.z1, made.m1, made.z2, made.m2, made.s, x, h, self.weights)
+        gains = (self.weights.scale1 * made.m1.rstd, self.weights.scale2 * made.m2.rstd)
+        return Linearization(state, factors, gains, made, self)
+
+    def _own_step(self, x: Tensor, h: Tensor) -> Step:
+        """A step whose canvases nobody else writes to."""
+        self.stages.gate(h, self._gated, self.weights)
+        return self._convolve(x, h, torch.zeros_like(self._s))
+
+    def _convolve(self, x: Tensor, h: Tensor, s: Tensor) -> Step:
+        """From the gated state to both convolutions and their statistics; ``s``: canvas for s, zero elsewhere."""
+        gated, z1 = spectral.correlate(self._gated, self.spectra[0])
         m1 = self.stages.moments(z1, h, self.weights.epsilon)
-        self.stages.inhibit(z1, m1, x, h, self._s, self.weights)
-        z2 = spectral.correlate(self._s, self.spectra[1])
-        return z1, m1, z2, self.stages.moments(z2, h, self.weights.epsilon)
+        self.stages.inhibit(z1, m1, x, h, s, self.weights)
+        inner, z2 = spectral.correlate(s, self.spectra[1])
+        return Step((gated, inner), z1, m1, z2, self.stages.moments(z2, h, self.weights.epsilon), s)
 
 
 class Linearization(NamedTuple):
-    """One step F(x, h) and its Jacobian J = ∂F/∂h: state (N, C, H, W), factors, gains of both norms, the bound cell."""
+    """One step F(x, h) and its Jacobian J = ∂F/∂h: state (N, C, H, W), factors, gains of both norms, what the step left."""
 
     state: Tensor
     factors: Factors
     gains: tuple[Tensor, Tensor]
+    made: Step
     bound: FastHGRU
 
     @torch.no_grad()
@@ -110,39 +107,38 @@ class Linearization(NamedTuple):
         v = v.contiguous()
         canvas = self.bound._s
         stages.norm_adjoint(v, f.excite, f.z2, stages.product_sums(v, f.excite, f.z2), self.gains[1], canvas)
-        y2 = spectral.correlate(canvas, spectra[1], transposed=True)
+        y2 = spectral.correlate(canvas, spectra[1], transposed=True)[1]
         ds, sums = stages.through_excitation(y2, v, f, weights)
         stages.norm_adjoint(ds, f.inhibit, f.z1, sums, self.gains[0], canvas)
-        y1 = spectral.correlate(canvas, spectra[0], transposed=True)
+        y1 = spectral.correlate(canvas, spectra[0], transposed=True)[1]
         return stages.through_inhibition(y1, v, ds, f, weights)
 
 
 class _Recorded(torch.autograd.Function):
-    """A linearised step as an autograd node; its backward pass replays step and tangent once (hgru_tangent)."""
+    """A step as an autograd node: (F(x, h), Jᵀ·vector); the second None without a vector, which needs ``linear``."""
 
     @staticmethod
-    def forward(ctx, bound, step, x, h, vector, *parameters):
+    def forward(ctx, bound, linear, x, h, vector, *parameters):
         ctx.bound = bound
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, h, vector, *parameters)
-        return step.state.view_as(step.state), None if vector is None else step.transpose(vector)
+        x, h = x.contiguous(), h.contiguous()
+        made = bound._own_step(x, h) if linear is None else linear.made
+        ctx.save_for_backward(x, h, vector, *made.transformed, made.z1, *made.m1, made.z2, *made.m2, made.s)
+        if linear is None:
+            return bound.stages.update(made.z2, made.m2, made.s, h, bound.weights, None), None
+        return linear.state.view_as(linear.state), None if vector is None else linear.transpose(vector)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, cotangent, direction):
-        x, h, vector, *parameters = ctx.saved_tensors
-        needed = ctx.needs_input_grad[2:4] + ctx.needs_input_grad[5:]
-        x, h, *parameters = (
-            t.detach().requires_grad_(need) for t, need in zip((x, h, *parameters), needed)
-        )
-        named = dict(zip(ctx.bound.parameters, parameters))
-        with torch.enable_grad():
-            outputs = ctx.bound.step_with_tangent(x, h, direction, named)
-        pairs = [(o, g) for o, g in zip(outputs, (cotangent, vector)) if o is not None and g is not None]
-        leaves = [t for t in (x, h, *parameters) if t.requires_grad]
-        gradients = iter(torch.autograd.grad([o for o, _ in pairs], leaves, [g for _, g in pairs]))
-        grads = [next(gradients) if need else None for need in needed]
-        return None, None, grads[0], grads[1], None, *grads[2:]
+        x, h, vector, gated, inner, z1, mean1, rstd1, z2, mean2, rstd2, s = ctx.saved_tensors
+        made = Step((gated, inner), z1, Moments(mean1, rstd1), z2, Moments(mean2, rstd2), s)
+        cotangent = torch.zeros_like(h) if cotangent is None else cotangent.contiguous()
+        direction = None if direction is None else direction.contiguous()
+        dx, dh, gradients = step_gradient(ctx.bound, made, x, h, cotangent, direction, vector)
+        shaped = (gradients[name].view_as(p) for name, p in ctx.bound.parameters.items())
+        wanted = zip(ctx.needs_input_grad[5:], shaped)
+        return None, None, dx, dh, None, *(g if need else None for need, g in wanted)
 
 
 def _weights(cell) -> Weights:

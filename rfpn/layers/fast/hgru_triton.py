@@ -18,7 +18,7 @@ WARPS = 8
 
 
 @triton.jit
-def _softplus(v):
+def softplus(v):
     e = tl.exp(-tl.abs(v))
     u = 1 + e
     # log(1 + e) without losing e < 2^-24 (Kahan)
@@ -26,13 +26,13 @@ def _softplus(v):
 
 
 @triton.jit
-def _mix(matrix, x):
+def mix(matrix, x):
     # too small for tensor cores to win: splitting operands for three TF32 products takes more than they save
     return tl.dot(matrix, x, input_precision="ieee")
 
 
 @triton.jit
-def _place(samples, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr):
+def place_pair(samples, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr):
     """Where a program works: its number, offsets of the first sample in (N, C, H, W) and of both in the canvas, masks.
 
     A canvas entry holds two samples side by side; one program works on both, so that it reads and writes whole words.
@@ -60,53 +60,52 @@ def _store_pair(pointer, flat, mask, other_mask, first, second, G: tl.constexpr)
 
 
 @triton.jit
-def _load_words(canvas, place, mask):
+def load_words(canvas, place, mask):
     return parts(tl.load(canvas + place, mask=mask, other=0))
 
 
 @triton.jit
-def _store_words(canvas, place, mask, other_mask, first, second):
+def store_words(canvas, place, mask, other_mask, first, second):
     tl.store(canvas + place, word(first, tl.where(other_mask, second, 0.0)), mask=mask)
 
 
 @triton.jit
-def _channel(pointer, CHANNELS: tl.constexpr, C: tl.constexpr):
+def channel(pointer, CHANNELS: tl.constexpr, C: tl.constexpr):
     c = tl.arange(0, CHANNELS)
     return tl.load(pointer + c, mask=c < C, other=0.0)[:, None]
 
 
 @triton.jit
-def _matrix(pointer, CHANNELS: tl.constexpr, C: tl.constexpr, TRANSPOSED: tl.constexpr):
+def matrix(pointer, CHANNELS: tl.constexpr, C: tl.constexpr, TRANSPOSED: tl.constexpr):
     row, column = tl.arange(0, CHANNELS)[:, None], tl.arange(0, CHANNELS)[None, :]
     offset = column * C + row if TRANSPOSED else row * C + column
     return tl.load(pointer + offset, mask=(row < C) & (column < C), other=0.0)
 
 
 @triton.jit
-def _store_sums(partial, slot, slots, first, second, CHANNELS: tl.constexpr, C: tl.constexpr):
-    """Row sums of two tiles that are zero where nothing exists."""
+def store_sums(partial, row, slot, slots, tile, CHANNELS: tl.constexpr, C: tl.constexpr):
+    """Write a tile's sums over pixels, (CHANNELS,), to a row of partial (·, C, slots)."""
     c = tl.arange(0, CHANNELS)
-    tl.store(partial + c * slots + slot, tl.sum(first, 1), mask=c < C)
-    tl.store(partial + (C + c) * slots + slot, tl.sum(second, 1), mask=c < C)
+    tl.store(partial + (row * C + c) * slots + slot, tl.sum(tile, 1), mask=c < C)
 
 
 @triton.jit
 def _gated(h, weight, bias):
-    return h * tl.sigmoid(_mix(weight, h) + bias)
+    return h * tl.sigmoid(mix(weight, h) + bias)
 
 
 @triton.jit
 def _gate_kernel(h, canvas, weight, bias, samples, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr):
-    slot, flat, place, mask, other = _place(samples, CHANNELS, BLOCK, G)
+    slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
     first, second = _load_pair(h, flat, mask, other, G)
-    w, b = _matrix(weight, CHANNELS, G[4], False), _channel(bias, CHANNELS, G[4])
-    _store_words(canvas, place, mask, other, _gated(first, w, b), _gated(second, w, b))
+    w, b = matrix(weight, CHANNELS, G[4], False), channel(bias, CHANNELS, G[4])
+    store_words(canvas, place, mask, other, _gated(first, w, b), _gated(second, w, b))
 
 
 @triton.jit
 def _moments_kernel(canvas, partial, samples, slots, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr):
-    slot, flat, place, mask, other = _place(samples, CHANNELS, BLOCK, G)
-    first, second = _load_words(canvas, place, mask)
+    slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
+    first, second = load_words(canvas, place, mask)
     second = tl.where(other, second, 0.0)
     c = tl.arange(0, CHANNELS)
     mean = (tl.sum(first, 1) + tl.sum(second, 1)) / _count(slot, samples, BLOCK, G)
@@ -159,7 +158,7 @@ def _join_sums_kernel(partial, out, slots, CHUNK: tl.constexpr):
 
 @triton.jit
 def _inhibited(z1, x, h, mean, gain, shift, alpha, mu):
-    return _softplus(x - _softplus(((z1 - mean) * gain + shift) * (alpha * h + mu)))
+    return softplus(x - softplus(((z1 - mean) * gain + shift) * (alpha * h + mu)))
 
 
 @triton.jit
@@ -167,23 +166,23 @@ def _inhibit_kernel(
     z1, mean, rstd, x, h, canvas, scale, shift, alpha, mu, samples,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
-    slot, flat, place, mask, other = _place(samples, CHANNELS, BLOCK, G)
-    m, b = _channel(mean, CHANNELS, G[4]), _channel(shift, CHANNELS, G[4])
-    gain = _channel(rstd, CHANNELS, G[4]) * _channel(scale, CHANNELS, G[4])
-    a, u = _channel(alpha, CHANNELS, G[4]), _channel(mu, CHANNELS, G[4])
-    z, other_z = _load_words(z1, place, mask)
+    slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
+    m, b = channel(mean, CHANNELS, G[4]), channel(shift, CHANNELS, G[4])
+    gain = channel(rstd, CHANNELS, G[4]) * channel(scale, CHANNELS, G[4])
+    a, u = channel(alpha, CHANNELS, G[4]), channel(mu, CHANNELS, G[4])
+    z, other_z = load_words(z1, place, mask)
     drive, other_drive = _load_pair(x, flat, mask, other, G)
     state, other_state = _load_pair(h, flat, mask, other, G)
     first = _inhibited(z, drive, state, m, gain, b, a, u)
-    _store_words(canvas, place, mask, other, first, _inhibited(other_z, other_drive, other_state, m, gain, b, a, u))
+    store_words(canvas, place, mask, other, first, _inhibited(other_z, other_drive, other_state, m, gain, b, a, u))
 
 
 @triton.jit
 def _updated(z2, s, h, mean, gain, shift, gate2, bias2, kappa, gamma, omega, OUTER: tl.constexpr):
-    g2 = tl.sigmoid(_mix(gate2, s) + bias2)
-    candidate = _softplus(kappa * s + (gamma + omega * s) * ((z2 - mean) * gain + shift))
+    g2 = tl.sigmoid(mix(gate2, s) + bias2)
+    candidate = softplus(kappa * s + (gamma + omega * s) * ((z2 - mean) * gain + shift))
     state = (1 - g2) * h + g2 * candidate
-    return _softplus(state) if OUTER else state
+    return softplus(state) if OUTER else state
 
 
 @triton.jit
@@ -191,21 +190,21 @@ def _update_kernel(
     z2, mean, rstd, s_canvas, h, out, canvas, scale, shift, gate2, bias2, kappa, gamma, omega, gate1, bias1, samples,
     OUTER: tl.constexpr, GATE: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
-    slot, flat, place, mask, other = _place(samples, CHANNELS, BLOCK, G)
-    m, b = _channel(mean, CHANNELS, G[4]), _channel(shift, CHANNELS, G[4])
-    gain = _channel(rstd, CHANNELS, G[4]) * _channel(scale, CHANNELS, G[4])
-    w, b2 = _matrix(gate2, CHANNELS, G[4], False), _channel(bias2, CHANNELS, G[4])
-    k, g, o = _channel(kappa, CHANNELS, G[4]), _channel(gamma, CHANNELS, G[4]), _channel(omega, CHANNELS, G[4])
-    z, other_z = _load_words(z2, place, mask)
-    s, other_s = _load_words(s_canvas, place, mask)
+    slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
+    m, b = channel(mean, CHANNELS, G[4]), channel(shift, CHANNELS, G[4])
+    gain = channel(rstd, CHANNELS, G[4]) * channel(scale, CHANNELS, G[4])
+    w, b2 = matrix(gate2, CHANNELS, G[4], False), channel(bias2, CHANNELS, G[4])
+    k, g, o = channel(kappa, CHANNELS, G[4]), channel(gamma, CHANNELS, G[4]), channel(omega, CHANNELS, G[4])
+    z, other_z = load_words(z2, place, mask)
+    s, other_s = load_words(s_canvas, place, mask)
     state, other_state = _load_pair(h, flat, mask, other, G)
     state = _updated(z, s, state, m, gain, b, w, b2, k, g, o, OUTER)
     other_state = _updated(other_z, other_s, other_state, m, gain, b, w, b2, k, g, o, OUTER)
     _store_pair(out, flat, mask, other, state, other_state, G)
     if GATE:
-        w, b = _matrix(gate1, CHANNELS, G[4], False), _channel(bias1, CHANNELS, G[4])
+        w, b = matrix(gate1, CHANNELS, G[4], False), channel(bias1, CHANNELS, G[4])
         state, other_state = tl.where(mask, state, 0.0), tl.where(other, other_state, 0.0)
-        _store_words(canvas, place, mask, other, _gated(state, w, b), _gated(other_state, w, b))
+        store_words(canvas, place, mask, other, _gated(state, w, b), _gated(other_state, w, b))
 
 
 @triton.jit
@@ -215,71 +214,75 @@ def _linearize_kernel(
     gate1, bias1, gate2, bias2, alpha, mu, kappa, gamma, omega, scale1, shift1, scale2, shift2, samples,
     OUTER: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
-    slot, flat, place, mask, other = _place(samples, CHANNELS, BLOCK, G)
-    if tl.program_id(1) == 1:
-        flat += G[4] * G[0]
-        mask = other
-    place = 2 * place + tl.program_id(1)
-    state = tl.load(h + flat, mask=mask, other=0.0)
-    g1 = tl.sigmoid(_mix(_matrix(gate1, CHANNELS, G[4], False), state) + _channel(bias1, CHANNELS, G[4]))
-    tl.store(to_gate1 + flat, g1, mask=mask)
-    tl.store(to_slope1 + flat, state * g1 * (1 - g1), mask=mask)
-    n1 = (tl.load(z1 + place, mask=mask, other=0.0) - _channel(m1, CHANNELS, G[4])) * _channel(r1, CHANNELS, G[4])
-    tl.store(to_z1 + flat, n1, mask=mask)
-    c1 = n1 * _channel(scale1, CHANNELS, G[4]) + _channel(shift1, CHANNELS, G[4])
-    t = _channel(alpha, CHANNELS, G[4]) * state + _channel(mu, CHANNELS, G[4])
-    r = c1 * t
-    through = -tl.sigmoid(tl.load(x + flat, mask=mask, other=0.0) - _softplus(r)) * tl.sigmoid(r)
-    tl.store(to_inhibit + flat, through * t, mask=mask)
-    tl.store(to_scale + flat, through * c1 * _channel(alpha, CHANNELS, G[4]), mask=mask)
-    s = tl.load(s_canvas + place, mask=mask, other=0.0)
-    g2 = tl.sigmoid(_mix(_matrix(gate2, CHANNELS, G[4], False), s) + _channel(bias2, CHANNELS, G[4]))
-    n2 = (tl.load(z2 + place, mask=mask, other=0.0) - _channel(m2, CHANNELS, G[4])) * _channel(r2, CHANNELS, G[4])
-    tl.store(to_z2 + flat, n2, mask=mask)
-    c2 = n2 * _channel(scale2, CHANNELS, G[4]) + _channel(shift2, CHANNELS, G[4])
-    excite = _channel(gamma, CHANNELS, G[4]) + _channel(omega, CHANNELS, G[4]) * s
-    argument = _channel(kappa, CHANNELS, G[4]) * s + excite * c2
-    candidate = _softplus(argument)
-    mixed = (1 - g2) * state + g2 * candidate
-    slope = tl.full((CHANNELS, BLOCK), 1.0, tl.float32)
-    if OUTER:
-        slope = tl.sigmoid(mixed)
-        tl.store(out + flat, _softplus(mixed), mask=mask)
-    else:
-        tl.store(out + flat, mixed, mask=mask)
-    through = slope * g2 * tl.sigmoid(argument)
-    tl.store(to_excite + flat, through * excite, mask=mask)
-    direct = through * (_channel(kappa, CHANNELS, G[4]) + _channel(omega, CHANNELS, G[4]) * c2)
-    tl.store(to_direct + flat, direct, mask=mask)
-    tl.store(to_gate2 + flat, slope * (candidate - state) * g2 * (1 - g2), mask=mask)
-    tl.store(to_keep + flat, slope * (1 - g2), mask=mask)
+    slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
+    weight1, weight2 = matrix(gate1, CHANNELS, G[4], False), matrix(gate2, CHANNELS, G[4], False)
+    first_z1, second_z1 = load_words(z1, place, mask)
+    first_z2, second_z2 = load_words(z2, place, mask)
+    first_s, second_s = load_words(s_canvas, place, mask)
+    for k in tl.static_range(2):
+        exists = mask if k == 0 else other
+        at = flat + k * G[4] * G[0]
+        state = tl.load(h + at, mask=exists, other=0.0)
+        g1 = tl.sigmoid(mix(weight1, state) + channel(bias1, CHANNELS, G[4]))
+        tl.store(to_gate1 + at, g1, mask=exists)
+        tl.store(to_slope1 + at, state * g1 * (1 - g1), mask=exists)
+        n1 = ((first_z1 if k == 0 else second_z1) - channel(m1, CHANNELS, G[4])) * channel(r1, CHANNELS, G[4])
+        tl.store(to_z1 + at, n1, mask=exists)
+        c1 = n1 * channel(scale1, CHANNELS, G[4]) + channel(shift1, CHANNELS, G[4])
+        t = channel(alpha, CHANNELS, G[4]) * state + channel(mu, CHANNELS, G[4])
+        r = c1 * t
+        through = -tl.sigmoid(tl.load(x + at, mask=exists, other=0.0) - softplus(r)) * tl.sigmoid(r)
+        tl.store(to_inhibit + at, through * t, mask=exists)
+        tl.store(to_scale + at, through * c1 * channel(alpha, CHANNELS, G[4]), mask=exists)
+        s = first_s if k == 0 else second_s
+        g2 = tl.sigmoid(mix(weight2, s) + channel(bias2, CHANNELS, G[4]))
+        n2 = ((first_z2 if k == 0 else second_z2) - channel(m2, CHANNELS, G[4])) * channel(r2, CHANNELS, G[4])
+        tl.store(to_z2 + at, n2, mask=exists)
+        c2 = n2 * channel(scale2, CHANNELS, G[4]) + channel(shift2, CHANNELS, G[4])
+        excite = channel(gamma, CHANNELS, G[4]) + channel(omega, CHANNELS, G[4]) * s
+        argument = channel(kappa, CHANNELS, G[4]) * s + excite * c2
+        candidate = softplus(argument)
+        mixed = (1 - g2) * state + g2 * candidate
+        slope = tl.full((CHANNELS, BLOCK), 1.0, tl.float32)
+        if OUTER:
+            slope = tl.sigmoid(mixed)
+            tl.store(out + at, softplus(mixed), mask=exists)
+        else:
+            tl.store(out + at, mixed, mask=exists)
+        through = slope * g2 * tl.sigmoid(argument)
+        tl.store(to_excite + at, through * excite, mask=exists)
+        direct = through * (channel(kappa, CHANNELS, G[4]) + channel(omega, CHANNELS, G[4]) * c2)
+        tl.store(to_direct + at, direct, mask=exists)
+        tl.store(to_gate2 + at, slope * (candidate - state) * g2 * (1 - g2), mask=exists)
+        tl.store(to_keep + at, slope * (1 - g2), mask=exists)
 
 
 @triton.jit
 def _product_sums_kernel(
     v, factor, z, partial, samples, slots, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr
 ):
-    slot, flat, place, mask, other = _place(samples, CHANNELS, BLOCK, G)
+    slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
     first, second = _load_pair(v, flat, mask, other, G)
     gain, other_gain = _load_pair(factor, flat, mask, other, G)
     n, other_n = _load_pair(z, flat, mask, other, G)
     first, second = first * gain, second * other_gain
-    _store_sums(partial, slot, slots, first + second, first * n + second * other_n, CHANNELS, G[4])
+    store_sums(partial, 0, slot, slots, first + second, CHANNELS, G[4])
+    store_sums(partial, 1, slot, slots, first * n + second * other_n, CHANNELS, G[4])
 
 
 @triton.jit
 def _norm_adjoint_kernel(
     v, factor, z, sums, gain, canvas, samples, count, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr
 ):
-    slot, flat, place, mask, other = _place(samples, CHANNELS, BLOCK, G)
-    mean = _channel(sums, CHANNELS, G[4]) / count
-    slope = _channel(sums + G[4], CHANNELS, G[4]) / count
-    scale = _channel(gain, CHANNELS, G[4])
+    slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
+    mean = channel(sums, CHANNELS, G[4]) / count
+    slope = channel(sums + G[4], CHANNELS, G[4]) / count
+    scale = channel(gain, CHANNELS, G[4])
     first, second = _load_pair(v, flat, mask, other, G)
     product, other_product = _load_pair(factor, flat, mask, other, G)
     n, other_n = _load_pair(z, flat, mask, other, G)
     first = scale * (first * product - mean - n * slope)
-    _store_words(canvas, place, mask, other, first, scale * (second * other_product - mean - other_n * slope))
+    store_words(canvas, place, mask, other, first, scale * (second * other_product - mean - other_n * slope))
 
 
 @triton.jit
@@ -287,20 +290,21 @@ def _through_excitation_kernel(
     y2, v, direct, gate2, inhibit, z1, ds, weight, partial, samples, slots,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
-    slot, flat, place, mask, other = _place(samples, CHANNELS, BLOCK, G)
-    w = _matrix(weight, CHANNELS, G[4], True)
-    first, second = _load_words(y2, place, mask)
+    slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
+    w = matrix(weight, CHANNELS, G[4], True)
+    first, second = load_words(y2, place, mask)
     v1, v2 = _load_pair(v, flat, mask, other, G)
     f1, f2 = _load_pair(direct, flat, mask, other, G)
     g1, g2 = _load_pair(gate2, flat, mask, other, G)
-    first += f1 * v1 + _mix(w, g1 * v1)
-    second += f2 * v2 + _mix(w, g2 * v2)
+    first += f1 * v1 + mix(w, g1 * v1)
+    second += f2 * v2 + mix(w, g2 * v2)
     _store_pair(ds, flat, mask, other, first, second, G)
     # factors are zero where nothing exists
     f1, f2 = _load_pair(inhibit, flat, mask, other, G)
     n1, n2 = _load_pair(z1, flat, mask, other, G)
     first, second = first * f1, second * f2
-    _store_sums(partial, slot, slots, first + second, first * n1 + second * n2, CHANNELS, G[4])
+    store_sums(partial, 0, slot, slots, first + second, CHANNELS, G[4])
+    store_sums(partial, 1, slot, slots, first * n1 + second * n2, CHANNELS, G[4])
 
 
 @triton.jit
@@ -308,11 +312,11 @@ def _through_inhibition_kernel(
     y1, v, ds, keep, scale, gate1, slope1, out, weight, samples,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
-    slot, flat, place, mask, other = _place(samples, CHANNELS, BLOCK, G)
-    w = _matrix(weight, CHANNELS, G[4], True)
-    dy1, dy2 = _load_words(y1, place, mask)
+    slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
+    w = matrix(weight, CHANNELS, G[4], True)
+    dy1, dy2 = load_words(y1, place, mask)
     f1, f2 = _load_pair(slope1, flat, mask, other, G)
-    first, second = _mix(w, f1 * dy1), _mix(w, f2 * dy2)
+    first, second = mix(w, f1 * dy1), mix(w, f2 * dy2)
     f1, f2 = _load_pair(gate1, flat, mask, other, G)
     first, second = first + f1 * dy1, second + f2 * dy2
     f1, f2 = _load_pair(keep, flat, mask, other, G)
@@ -323,37 +327,33 @@ def _through_inhibition_kernel(
     _store_pair(out, flat, mask, other, first + f1 * v1, second + f2 * v2, G)
 
 
-def _launch(kernel, like: Tensor, canvas: Tensor, *arguments, block: int | None = None, samples: int = 1, **constants) -> None:
-    """Run ``kernel`` on all samples of ``like`` (N, C, H, W); ``canvas`` gives the size of transforms.
-
-    ``samples=2`` gives the two samples of an entry to two programs, for a kernel that asks for it.
-    """
+def launch(kernel, like: Tensor, canvas: Tensor, *arguments, block: int = BLOCK, warps: int = WARPS, **constants) -> None:
+    """Run ``kernel`` on all samples of ``like`` (N, C, H, W); ``canvas`` gives the size of transforms."""
     c, h, w = like.shape[1:]
-    block = block or BLOCK
     columns = canvas.shape[3]
     geometry = (h * w, w, columns, canvas.shape[2] * columns, c)
-    grid = (_slots(like, block), samples)
+    grid = (slots_of(like, block),)
     with torch.cuda.device_of(like):
         kernel[grid](
-            *arguments, CHANNELS=max(16, triton.next_power_of_2(c)), BLOCK=block, G=geometry, num_warps=WARPS, **constants
+            *arguments, CHANNELS=max(16, triton.next_power_of_2(c)), BLOCK=block, G=geometry, num_warps=warps, **constants
         )
 
 
-def _slots(like: Tensor, block: int) -> int:
+def slots_of(like: Tensor, block: int) -> int:
     """Programs along the first axis of a launch."""
     n, _, h, w = like.shape
     return (n + 1) // 2 * triton.cdiv(h * w, block)
 
 
 def gate(h: Tensor, canvas: Tensor, w: Weights) -> None:
-    _launch(_gate_kernel, h, canvas, h, words(canvas), w.gate1, w.bias1, len(h))
+    launch(_gate_kernel, h, canvas, h, words(canvas), w.gate1, w.bias1, len(h))
 
 
 def moments(canvas: Tensor, like: Tensor, epsilon: float) -> Moments:
     n, c, h, w = like.shape
-    slots = _slots(like, REDUCTION_BLOCK)
+    slots = slots_of(like, REDUCTION_BLOCK)
     partial, out = like.new_empty((2, c, slots)), like.new_empty((2, c))
-    _launch(_moments_kernel, like, canvas, words(canvas), partial, n, slots, block=REDUCTION_BLOCK)
+    launch(_moments_kernel, like, canvas, words(canvas), partial, n, slots, block=REDUCTION_BLOCK)
     with torch.cuda.device_of(like):
         _join_moments_kernel[(c,)](
             partial, out, n, slots, n * h * w, epsilon, BLOCK=REDUCTION_BLOCK, CHUNK=1024, G=(h * w,) * 4 + (c,)
@@ -362,14 +362,14 @@ def moments(canvas: Tensor, like: Tensor, epsilon: float) -> Moments:
 
 
 def inhibit(z1: Tensor, m1: Moments, x: Tensor, h: Tensor, canvas: Tensor, w: Weights) -> None:
-    _launch(
+    launch(
         _inhibit_kernel, h, canvas, words(z1), *m1, x, h, words(canvas), w.scale1, w.shift1, w.alpha, w.mu, len(h)
     )
 
 
 def update(z2: Tensor, m2: Moments, s_canvas: Tensor, h: Tensor, w: Weights, canvas: Tensor | None) -> Tensor:
     out = torch.empty_like(h)
-    _launch(
+    launch(
         _update_kernel, h, s_canvas, words(z2), *m2, words(s_canvas), h, out,
         out if canvas is None else words(canvas), w.scale2, w.shift2, w.gate2, w.bias2, w.kappa, w.gamma, w.omega,
         w.gate1, w.bias1, len(h), OUTER=w.outer, GATE=canvas is not None,
@@ -381,46 +381,45 @@ def linearize(
     z1: Tensor, m1: Moments, z2: Tensor, m2: Moments, s_canvas: Tensor, x: Tensor, h: Tensor, w: Weights
 ) -> tuple[Tensor, Factors]:
     out, factors = torch.empty_like(h), h.new_empty((len(Factors._fields), *h.shape))
-    _launch(
-        _linearize_kernel, h, s_canvas, torch.view_as_real(z1), *m1, torch.view_as_real(z2), *m2,
-        torch.view_as_real(s_canvas), x, h, out, *factors,
-        *w[:13], len(h), OUTER=w.outer, samples=2,
+    launch(
+        _linearize_kernel, h, s_canvas, words(z1), *m1, words(z2), *m2, words(s_canvas), x, h, out, *factors,
+        *w[:13], len(h), OUTER=w.outer, block=16, warps=4,
     )
     return out, Factors(*factors)
 
 
 def product_sums(v: Tensor, factor: Tensor, z: Tensor) -> Tensor:
-    slots = _slots(v, REDUCTION_BLOCK)
+    slots = slots_of(v, REDUCTION_BLOCK)
     partial = v.new_empty((2, v.shape[1], slots))
-    _launch(_product_sums_kernel, v, v, v, factor, z, partial, len(v), slots, block=REDUCTION_BLOCK)
-    return _join_sums(partial)
+    launch(_product_sums_kernel, v, v, v, factor, z, partial, len(v), slots, block=REDUCTION_BLOCK)
+    return join_sums(partial)
 
 
 def norm_adjoint(v: Tensor, factor: Tensor, z: Tensor, sums: Tensor, gain: Tensor, canvas: Tensor) -> None:
     count = v.numel() // v.shape[1]
-    _launch(_norm_adjoint_kernel, v, canvas, v, factor, z, sums, gain, words(canvas), len(v), count)
+    launch(_norm_adjoint_kernel, v, canvas, v, factor, z, sums, gain, words(canvas), len(v), count)
 
 
 def through_excitation(y2: Tensor, v: Tensor, factors: Factors, w: Weights) -> tuple[Tensor, Tensor]:
-    slots = _slots(v, BLOCK)
+    slots = slots_of(v, BLOCK)
     partial, ds = v.new_empty((2, v.shape[1], slots)), torch.empty_like(v)
-    _launch(
+    launch(
         _through_excitation_kernel, v, y2, words(y2), v, factors.direct, factors.gate2, factors.inhibit, factors.z1, ds,
         w.gate2, partial, len(v), slots,
     )
-    return ds, _join_sums(partial)
+    return ds, join_sums(partial)
 
 
 def through_inhibition(y1: Tensor, v: Tensor, ds: Tensor, factors: Factors, w: Weights) -> Tensor:
     out = torch.empty_like(v)
-    _launch(
+    launch(
         _through_inhibition_kernel, v, y1, words(y1), v, ds, factors.keep, factors.scale, factors.gate1,
         factors.slope1, out, w.gate1, len(v),
     )
     return out
 
 
-def _join_sums(partial: Tensor) -> Tensor:
+def join_sums(partial: Tensor) -> Tensor:
     rows, slots = partial.shape[0] * partial.shape[1], partial.shape[2]
     out = partial.new_empty(partial.shape[:2])
     with torch.cuda.device_of(partial):

@@ -58,12 +58,13 @@ def kernel_spectrum(weight: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.fft.fft2(padded).conj().div_(size[0] * size[1]).resolve_conj()
 
 
-def correlate(canvas: Tensor, spectrum: Tensor, transposed: bool = False) -> Tensor:
+def correlate(canvas: Tensor, spectrum: Tensor, transposed: bool = False) -> tuple[Tensor, Tensor]:
     """Convolve a canvas (M, Ci, S1, S2) with the kernel of ``spectrum``; ``transposed`` gives the adjoint, Co to Ci.
 
-    Places outside the image hold rubbish in the result.
+    Returns the canvas's transform and the result; places of the result outside the image hold rubbish.
     """
-    return inverse(multiply(torch.fft.fft2(canvas), spectrum, transposed))
+    transformed = torch.fft.fft2(canvas)
+    return transformed, inverse(multiply(transformed, spectrum, transposed))
 
 
 def inverse(transformed: Tensor) -> Tensor:
@@ -100,57 +101,3 @@ def _inverse_dft(size: int, kernel_size: int, dtype: torch.dtype, device: torch.
     lags = torch.arange(kernel_size, device=device) - kernel_size // 2
     turns = torch.outer(lags, torch.arange(size, device=device)).double() / size
     return torch.polar(torch.full_like(turns, 1 / size), 2 * torch.pi * turns).to(dtype)
-
-
-class _Convolution(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, weight, spectrum, transposed):
-        shape = canvas_shape(x, weight.shape[-1])
-        transformed = torch.fft.fft2(pack(x, x.new_zeros(shape, dtype=complex_dtype(x.dtype))))
-        out = inverse(multiply(transformed, spectrum, transposed))
-        channels = weight.shape[1] if transposed else weight.shape[0]
-        ctx.transposed = transposed
-        ctx.save_for_backward(x, weight, spectrum, transformed if ctx.needs_input_grad[1] else None)
-        return unpack(out, x[:, :1].expand(-1, channels, -1, -1))
-
-    @staticmethod
-    def backward(ctx, cotangent):
-        x, weight, spectrum, transformed = ctx.saved_tensors
-        grad_x = grad_weight = None
-        if ctx.needs_input_grad[0]:
-            grad_x = _Convolution.apply(cotangent, weight, spectrum, not ctx.transposed)
-        if ctx.needs_input_grad[1]:
-            grad_weight = _WeightGradient.apply(x, cotangent, transformed, weight.shape[-1], ctx.transposed)
-        return grad_x, grad_weight, None, None
-
-
-class _WeightGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, cotangent, transformed, kernel_size, transposed):
-        shape = canvas_shape(cotangent, kernel_size)
-        other = torch.fft.fft2(pack(cotangent, cotangent.new_zeros(shape, dtype=complex_dtype(cotangent.dtype))))
-        ctx.transposed = transposed
-        ctx.save_for_backward(x, cotangent)
-        pair = (other, transformed) if transposed else (transformed, other)
-        return weight_gradient(*pair, kernel_size)
-
-    @staticmethod
-    def backward(ctx, direction):
-        x, cotangent = ctx.saved_tensors
-        size = canvas_shape(x, direction.shape[-1])[2:]
-        spectrum = kernel_spectrum(direction, size)
-        grad_x = _Convolution.apply(cotangent, direction, spectrum, not ctx.transposed)
-        grad_cotangent = _Convolution.apply(x, direction, spectrum, ctx.transposed)
-        return grad_x, grad_cotangent, None, None, None
-
-
-def conv2d(x: Tensor, weight: Tensor, spectrum: Tensor | None = None) -> Tensor:
-    """``F.conv2d(x, weight, padding=E // 2)`` through the frequency domain; differentiable twice.
-
-    Args:
-        x: (N, Ci, H, W), float32 or float64. weight: (Co, Ci, E, E), E odd.
-        spectrum: ``kernel_spectrum(weight.detach(), ...)``, where it is known already.
-    """
-    if spectrum is None:
-        spectrum = kernel_spectrum(weight.detach(), canvas_shape(x, weight.shape[-1])[2:])
-    return _Convolution.apply(x, weight, spectrum, False)

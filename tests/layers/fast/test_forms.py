@@ -49,8 +49,9 @@ def problem(request):
 
 
 @pytest.fixture(params=DEVICES)
-def setting(request, problem, precision):
+def setting(request, problem, precision, monkeypatch):
     make, case = problem
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     torch.manual_seed(1)
     return *make(case, dtype=precision[0], device=request.param), precision[1]
 
