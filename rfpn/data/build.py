@@ -5,6 +5,7 @@ from detectron2.data import DatasetCatalog, MetadataCatalog, build_detection_tes
 
 from rfpn.data.check import check_class_counts, check_files, check_metadata
 from rfpn.data.mapper import PanopticMapper
+from rfpn.data.pathfinder.loader import build_pathfinder_test_loader
 from rfpn.data.pathfinder.mapper import PathfinderMapper
 
 
@@ -38,6 +39,8 @@ def build_train_loader(cfg: CfgNode):
 
 def build_test_loader(cfg: CfgNode, dataset_name: str):
     """Loader over one data set for evaluation."""
+    if _kind(dataset_name) == "pathfinder":
+        return build_pathfinder_test_loader(cfg, dataset_name)
     return build_detection_test_loader(cfg, dataset_name, mapper=build_mapper(cfg, dataset_name, is_train=False))
 
 

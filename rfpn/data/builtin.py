@@ -1,6 +1,7 @@
-"""Registers the project's panoptic sets under ``$DETECTRON2_DATASETS`` (default ``./datasets``) on import.
+"""Registers the project's own sets under ``$DETECTRON2_DATASETS`` (default ``./datasets``) on import.
 
-Names: ``scenes_panoptic_{train,val}`` in ``scenes/``, ``dsb2018_panoptic_{train,val}`` in ``dsb2018_panoptic/``.
+Names: ``scenes_panoptic_{train,val}`` in ``scenes/``, ``dsb2018_panoptic_{train,val}`` in ``dsb2018_panoptic/``,
+``pathfinder_<L>_{train,test}`` in ``pathfinder/``.
 Detectron2 itself registers ``coco_2017_{train,val}_panoptic_separated``. A name that is taken already is left alone.
 """
 
@@ -9,6 +10,7 @@ import os
 from detectron2.data import DatasetCatalog
 
 from rfpn.data.panoptic import register_panoptic_folder
+from rfpn.data.pathfinder.registration import register_builtin_pathfinder
 from rfpn.data.scenes.dataset import CATEGORIES as SCENES_CATEGORIES
 
 # Stated here and not read from the JSONs, since the folders may come after the import.
@@ -29,6 +31,7 @@ def register_builtin(root: str) -> None:
             if name not in DatasetCatalog:
                 path = os.path.join(root, folder)
                 register_panoptic_folder(name, path, split, categories, derive_missing=derive)
+    register_builtin_pathfinder(root)
 
 
 register_builtin(os.getenv("DETECTRON2_DATASETS", "datasets"))

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from rfpn.data.pathfinder.dataset import write_split
+from rfpn.data.pathfinder.settings import PathfinderSettings
 from rfpn.data.scenes.dataset import write_scenes
 from rfpn.data.scenes.render import SceneOptions
 
 ROOT = Path(__file__).parents[2]
 QUICK = ROOT / "configs" / "quick_schedules" / "rfpn_quick.yaml"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+PATHFINDER = ROOT / "configs" / "Pathfinder" / "hgru15_crbp20_pf14.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +88,21 @@ def test_two_processes(datasets, tmp_path):
     assert result.returncode == 0, result.stderr[-2000:]
     assert len(losses(tmp_path)) > 0
     assert "Task: panoptic_seg" in result.stdout
+
+
+def test_pathfinder_on_two_processes(tmp_path):
+    """The shipped configuration on its built-in sets, as on several GPUs but small."""
+    for split, number in (("train", 8), ("test", 4)):
+        write_split(str(tmp_path / "pathfinder"), PathfinderSettings(14), split, number, progress=False)
+    overrides = ["SOLVER.IMS_PER_BATCH", "4", "SOLVER.MAX_ITER", "2", "INPUT.PATHFINDER_SIZE", "48"]
+    overrides += ["MODEL.RECURRENT.STEPS", "2", "MODEL.RECURRENT.NEUMANN_TERMS", "1", "DATALOADER.NUM_WORKERS", "0"]
+    out = ["OUTPUT_DIR", str(tmp_path / "out")]
+    result = run(tmp_path, *overrides, *out, config=PATHFINDER, launcher=TORCHRUN)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert "Task: pathfinder" in result.stdout
+    resumed = run(tmp_path, "--resume", *overrides, *out, "SOLVER.MAX_ITER", "3", config=PATHFINDER, launcher=TORCHRUN)
+    assert resumed.returncode == 0, resumed.stderr[-2000:]
+    assert "Starting training from iteration 2" in resumed.stdout
 
 
 @pytest.mark.parametrize(

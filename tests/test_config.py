@@ -1,0 +1,36 @@
+"""Every shipped configuration loads in the one get_cfg, names registered data sets, and builds."""
+
+from pathlib import Path
+
+import pytest
+from detectron2.data import DatasetCatalog
+from detectron2.modeling import META_ARCH_REGISTRY, build_model
+
+from rfpn.config import get_cfg
+from rfpn.engine.setup import load_cfg
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_D7_a_configuration_loads_and_reloads(file, tmp_path):
+    cfg = load_cfg(str(CONFIGS / file), [])
+    assert cfg.VERSION == 2
+    assert cfg.MODEL.META_ARCHITECTURE in META_ARCH_REGISTRY
+    for name in (*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST):
+        assert name in DatasetCatalog, name
+    (tmp_path / "config.yaml").write_text(cfg.dump())
+    again = get_cfg()
+    again.merge_from_file(str(tmp_path / "config.yaml"))
+    assert again.dump() == cfg.dump()
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if not file.startswith("COCO")])
+def test_a_configuration_builds_its_model(file):
+    build_model(load_cfg(str(CONFIGS / file), ["MODEL.DEVICE", "cpu", "MODEL.WEIGHTS", ""]))
+
+
+def test_D7_a_misspelt_key_is_named():
+    with pytest.raises(KeyError, match="MODEL.RECURRENT.STEP"):
+        load_cfg("", ["MODEL.RECURRENT.STEP", "3"])
