@@ -25,7 +25,10 @@ def column_sums(h: Tensor, h_previous: Tensor, probe: str = "ones") -> Tensor:
 
 def probe_vector(h: Tensor, probe: str = "ones") -> Tensor:
     """The vector that :func:`column_sums` multiplies J with from the left, like ``h``."""
-    return torch.randint_like(h, 2) * 2 - 1 if probe == "rademacher" else torch.ones_like(h)
+    if probe == "ones":
+        return torch.ones_like(h)
+    # contiguous: the same signs whatever order h has in memory
+    return torch.randint_like(h, 2, memory_format=torch.contiguous_format) * 2 - 1
 
 
 def lipschitz_penalty(

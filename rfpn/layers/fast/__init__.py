@@ -24,11 +24,6 @@ def available(x: Tensor) -> bool:
     return x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def compiles(device: str) -> bool:
-    """Whether stages between convolutions go through torch.compile: on CUDA, with Triton installed."""
-    return device == "cuda" and importlib.util.find_spec("triton") is not None
-
-
 def bind(cell: nn.Module, x: Tensor):
     """The fast form of ``cell`` for drive x (R, C, H, W), or None where the plain one is to be used."""
     from rfpn.layers.hgru import GALAHGRUCell, HGRUCell
@@ -61,5 +56,8 @@ def _bind_gala(cell: nn.Module, x: Tensor):
         return None
     from rfpn.layers.fast.gala import FastGALA
 
-    device = x.device.type
-    return FastGALA(cell, torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32, x)
+    if torch.is_autocast_enabled(x.device.type):
+        half = torch.get_autocast_dtype(x.device.type)
+        # cotangents have no loss scale of their own: float16 would lose the small ones
+        return None if torch.float16 in (half, x.dtype) else FastGALA(cell, half, x)
+    return FastGALA(cell, torch.float32, x) if x.dtype == torch.float32 else None

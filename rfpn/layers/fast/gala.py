@@ -1,4 +1,4 @@
-"""The mask head hGRU's fast form: channels last, half-precision products, fused stages, hand-made transposed products."""
+"""The mask head hGRU's fast form: channels last, half-precision products, fused stages, derivatives by hand."""
 
 from typing import NamedTuple
 
@@ -8,18 +8,17 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from rfpn.fixed_point import probe_vector
-from rfpn.layers.fast import available, compiles, gala_stages
+from rfpn.layers.fast import available, gala_adjoint_stages, gala_stages
+from rfpn.layers.fast.gala_adjoint import step_gradient
 from rfpn.layers.fast.gala_stages import GateFactors, InhibitFactors, UpdateFactors, Weights
-from rfpn.layers.fast.gala_tangent import step_with_tangent
 from rfpn.layers.plain import RecordedStep
-
-_COMPILED = {}
 
 
 class FastGALA:
     """A :class:`rfpn.layers.GALAHGRUCell` made ready for one forward pass on any number of RoIs.
 
     States are (R, C, H, W) outside, in the type they come in and channels last in memory; products work in ``half``.
+    What it records can be differentiated once.
     """
 
     def __init__(self, cell, half: torch.dtype, x: Tensor):
@@ -27,7 +26,6 @@ class FastGALA:
         Args:
             cell: GALAHGRUCell. half: type of matrix products. x: (R, C, H, W) drive, for its type and device.
         """
-        self.cell = cell
         self.half = half
         self.parameters = dict(cell.named_parameters())
         with torch.no_grad():
@@ -37,11 +35,11 @@ class FastGALA:
                 _Kernel(conv, half) for conv in (gates.spatial_in, cell.inhibition, cell.excitation)
             )
             self.excite_gate = cell.gate_excitation.weight.flatten(1).to(half)
-        self.stages = gala_stages
+        self.stages, self.adjoint_stages = gala_stages, gala_adjoint_stages
         if available(x):
-            from rfpn.layers.fast import gala_triton
+            from rfpn.layers.fast import gala_adjoint_triton, gala_triton
 
-            self.stages = gala_triton
+            self.stages, self.adjoint_stages = gala_triton, gala_adjoint_triton
 
     @torch.no_grad()
     def iterate(self, x: Tensor, h: Tensor, steps: int) -> Tensor:
@@ -56,18 +54,7 @@ class FastGALA:
         """The next state, recorded by autograd where it is on."""
         if not torch.is_grad_enabled():
             return self.iterate(x, h, 1)
-        return self.step_with_tangent(x, h, None, self.parameters)[0]
-
-    def step_with_tangent(
-        self, x: Tensor, h: Tensor, direction: Tensor | None, parameters: dict[str, Tensor]
-    ) -> tuple[Tensor, Tensor | None]:
-        """See :func:`rfpn.layers.fast.gala_tangent.step_with_tangent`."""
-        run = step_with_tangent
-        if compiles(x.device.type):
-            # the number of RoIs changes from step to step: one program for all
-            run = _COMPILED.setdefault("step", torch.compile(step_with_tangent, dynamic=True))
-        with torch.autocast(x.device.type, enabled=False):
-            return run(x, h, direction, parameters, self.weights.groups, self.weights.epsilon, self.half)
+        return _Recorded.apply(self, None, x, h, None, *self.parameters.values())[0]
 
     def record(self, x: Tensor, previous: Tensor, probe: str | None) -> RecordedStep:
         """One step from ``previous`` with its Jacobian; see :meth:`rfpn.layers.plain.PlainForm.record`."""
@@ -134,34 +121,39 @@ class _Kernel:
     def adjoint(self, cotangent: Tensor) -> Tensor:
         return self._run(cotangent, self.flipped)
 
+    def gradient(self, x: Tensor, cotangent: Tensor) -> Tensor:
+        """Gradient of the kernel (Co, Ci, E, E)."""
+        x, cotangent = x.permute(0, 3, 1, 2), cotangent.permute(0, 3, 1, 2)
+        with torch.autocast(x.device.type, enabled=False):
+            return torch.nn.grad.conv2d_weight(x, self.weight.shape, cotangent, padding=self.padding)
+
     def _run(self, x: Tensor, weight: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             return F.conv2d(x.permute(0, 3, 1, 2), weight, padding=self.padding).permute(0, 2, 3, 1).contiguous()
 
 
 class _Recorded(torch.autograd.Function):
-    """A linearised step as an autograd node; its backward pass replays step and tangent once (gala_tangent)."""
+    """A step as an autograd node: (F(x, h), Jᵀ·vector); the second None without a vector, which needs ``linear``."""
 
     @staticmethod
-    def forward(ctx, bound, step, x, h, vector, *parameters):
+    def forward(ctx, bound, linear, x, h, vector, *parameters):
         ctx.bound = bound
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, h, vector, *parameters)
-        return step.state.view_as(step.state), None if vector is None else step.transpose(vector)
+        ctx.save_for_backward(x, h, vector)
+        if linear is None:
+            return bound.iterate(x, h, 1), None
+        return linear.state.view_as(linear.state), None if vector is None else linear.transpose(vector)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, cotangent, direction):
-        x, h, vector, *parameters = ctx.saved_tensors
-        needed = ctx.needs_input_grad[2:4] + ctx.needs_input_grad[5:]
-        x, h, *parameters = (t.detach().requires_grad_(need) for t, need in zip((x, h, *parameters), needed))
-        with torch.enable_grad():
-            outputs = ctx.bound.step_with_tangent(x, h, direction, dict(zip(ctx.bound.parameters, parameters)))
-        pairs = [(o, g) for o, g in zip(outputs, (cotangent, vector)) if o is not None and g is not None]
-        leaves = [t for t in (x, h, *parameters) if t.requires_grad]
-        gradients = iter(torch.autograd.grad([o for o, _ in pairs], leaves, [g for _, g in pairs]))
-        grads = [next(gradients) if need else None for need in needed]
-        return None, None, grads[0], grads[1], None, *grads[2:]
+        x, h, vector = ctx.saved_tensors
+        cotangent = torch.zeros_like(h) if cotangent is None else cotangent
+        maps = (None if t is None else _channels_last(t) for t in (x, h, cotangent, direction, vector))
+        dx, dh, gradients = step_gradient(ctx.bound, *maps)
+        wanted = zip(ctx.needs_input_grad[5:], ctx.bound.parameters.items())
+        shaped = (gradients[name].view_as(p).to(p.dtype) if need else None for need, (name, p) in wanted)
+        return None, None, dx.permute(0, 3, 1, 2), dh.to(h.dtype).permute(0, 3, 1, 2), None, *shaped
 
 
 def _channels_last(x: Tensor) -> Tensor:

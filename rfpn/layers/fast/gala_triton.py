@@ -19,22 +19,22 @@ TAPS = tl.constexpr(16)  # 9 taps of a 3×3 kernel, padded to what tl.dot takes
 
 
 @triton.jit
-def _softplus(v):
+def softplus(v):
     return tl.maximum(v, 0.0) + tl.log(1 + tl.exp(-tl.abs(v)))
 
 
 @triton.jit
-def _dot(a, b):
+def dot(a, b):
     return tl.dot(a.to(b.dtype), b, input_precision="tf32x3")
 
 
 @triton.jit
-def _row(pointer, SIZE: tl.constexpr):
+def row(pointer, SIZE: tl.constexpr):
     return tl.load(pointer + tl.arange(0, SIZE)).to(tl.float32)[None, :]
 
 
 @triton.jit
-def _neighbours(pixels, rows, SIGN: tl.constexpr, H: tl.constexpr, W: tl.constexpr):
+def neighbours(pixels, rows, SIGN: tl.constexpr, H: tl.constexpr, W: tl.constexpr):
     """Index of the pixel that tap k of a 3×3 kernel sees (SIGN 1) or serves (SIGN −1), and whether it exists."""
     k = tl.arange(0, TAPS)[None, :]
     p = pixels[:, None]
@@ -50,19 +50,26 @@ def _taps_kernel(
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c, k = tl.arange(0, C), tl.arange(0, TAPS)
     flat = p.to(tl.int64)[:, None] * C + c[None, :]
-    a = tl.load(spatial + flat, mask=(p < rows)[:, None], other=0.0).to(tl.float32) + _row(bias, C)
+    a = tl.load(spatial + flat, mask=(p < rows)[:, None], other=0.0).to(tl.float32) + row(bias, C)
     weights = tl.load(kernel + c[:, None] * 9 + k[None, :], mask=(k < 9)[None, :], other=0.0)
     place = p.to(tl.int64)[:, None] * TAPS + k[None, :]
-    tl.store(taps + place, _dot(_softplus(a), weights), mask=(p < rows)[:, None])
+    tl.store(taps + place, dot(softplus(a), weights), mask=(p < rows)[:, None])
     if RECORD:
         tl.store(slope + flat, tl.sigmoid(a), mask=(p < rows)[:, None])
 
 
 @triton.jit(do_not_specialize=["rows"])
+def _spread_kernel(taps, where, rows, H: tl.constexpr, W: tl.constexpr, ROWS: tl.constexpr):
+    p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    neighbour, exists = neighbours(p, rows, 1, H, W)
+    place = neighbour.to(tl.int64) * TAPS + tl.arange(0, TAPS)[None, :]
+    tl.store(where + p, tl.sum(tl.load(taps + place, mask=exists, other=0.0), 1), mask=p < rows)
+
+
+@triton.jit(do_not_specialize=["rows"])
 def _gate_kernel(
-    channel, channel_bias, kernel, taps, bias, h, y, gate1, slope1, what_out, what_slope, where_out, rows,
-    RECORD: tl.constexpr, C: tl.constexpr, R: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
-    ROWS: tl.constexpr, CHUNK: tl.constexpr,
+    channel, channel_bias, kernel, where, bias, h, y, gate1, slope1, what_out, what_slope, rows,
+    RECORD: tl.constexpr, C: tl.constexpr, R: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     mask = (p < rows)[:, None]
@@ -70,13 +77,11 @@ def _gate_kernel(
     c, r = first + tl.arange(0, CHUNK), tl.arange(0, R)
     small = p.to(tl.int64)[:, None] * R + r[None, :]
     flat = p.to(tl.int64)[:, None] * C + c[None, :]
-    a = tl.load(channel + small, mask=mask, other=0.0).to(tl.float32) + _row(channel_bias, R)
-    what = _softplus(a)
-    neighbour, exists = _neighbours(p, rows, 1, H, W)
-    k = tl.arange(0, TAPS)[None, :]
-    where = tl.sum(tl.load(taps + neighbour.to(tl.int64) * TAPS + k, mask=exists, other=0.0), 1)
+    a = tl.load(channel + small, mask=mask, other=0.0).to(tl.float32) + row(channel_bias, R)
+    what = softplus(a)
     weights = tl.load(kernel + c[None, :] * R + r[:, None])
-    g1 = tl.sigmoid(_dot(what, weights) * where[:, None] + _row(bias + first, CHUNK))
+    factor = tl.load(where + p, mask=p < rows, other=0.0)[:, None]
+    g1 = tl.sigmoid(dot(what, weights) * factor + row(bias + first, CHUNK))
     state = tl.load(h + flat, mask=mask, other=0.0).to(tl.float32)
     tl.store(y + flat, state * g1, mask=mask)
     if RECORD:
@@ -85,11 +90,10 @@ def _gate_kernel(
         if first == 0:
             tl.store(what_out + small, what, mask=mask)
             tl.store(what_slope + small, tl.sigmoid(a), mask=mask)
-            tl.store(where_out + p, where, mask=p < rows)
 
 
 @triton.jit
-def _roi(HW: tl.constexpr, PIXELS: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr):
+def roi(HW: tl.constexpr, PIXELS: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr):
     """Offsets and mask of one RoI's CHUNK channels, and these channels."""
     p = tl.arange(0, PIXELS)[:, None]
     c = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
@@ -97,7 +101,7 @@ def _roi(HW: tl.constexpr, PIXELS: tl.constexpr, C: tl.constexpr, CHUNK: tl.cons
 
 
 @triton.jit
-def _group_mean(tile, HW: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr):
+def group_mean(tile, HW: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr):
     """Mean over pixels and over the channels of each group, for every channel: (PIXELS, CHUNK) -> (CHUNK,)."""
     c = tl.arange(0, CHUNK)
     same = c[:, None] // GROUP == c[None, :] // GROUP
@@ -105,14 +109,14 @@ def _group_mean(tile, HW: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr
 
 
 @triton.jit
-def _normalise(z, mask, epsilon, HW: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr):
-    gap = tl.where(mask, z - _group_mean(z, HW, CHUNK, GROUP)[None, :], 0.0)
-    rstd = 1 / tl.sqrt(_group_mean(gap * gap, HW, CHUNK, GROUP) + epsilon)
+def normalise(z, mask, epsilon, HW: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr):
+    gap = tl.where(mask, z - group_mean(z, HW, CHUNK, GROUP)[None, :], 0.0)
+    rstd = 1 / tl.sqrt(group_mean(gap * gap, HW, CHUNK, GROUP) + epsilon)
     return gap * rstd[None, :], rstd
 
 
 @triton.jit
-def _load(pointer, flat, mask):
+def load(pointer, flat, mask):
     return tl.load(pointer + flat, mask=mask, other=0.0).to(tl.float32)
 
 
@@ -121,13 +125,13 @@ def _inhibit_kernel(
     z1, x, h, s, scale, shift, alpha, mu, to_inhibit, to_scale, to_z1, to_rstd, epsilon, RECORD: tl.constexpr,
     HW: tl.constexpr, PIXELS: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
 ):
-    flat, mask, c = _roi(HW, PIXELS, C, CHUNK)
-    n1, rstd = _normalise(_load(z1, flat, mask), mask, epsilon, HW, CHUNK, GROUP)
+    flat, mask, c = roi(HW, PIXELS, C, CHUNK)
+    n1, rstd = normalise(load(z1, flat, mask), mask, epsilon, HW, CHUNK, GROUP)
     slope = tl.load(alpha + c)[None, :]
     c1 = n1 * tl.load(scale + c)[None, :] + tl.load(shift + c)[None, :]
-    t = slope * _load(h, flat, mask) + tl.load(mu + c)[None, :]
-    q = _load(x, flat, mask) - c1 * t
-    tl.store(s + flat, _softplus(q), mask=mask)
+    t = slope * load(h, flat, mask) + tl.load(mu + c)[None, :]
+    q = load(x, flat, mask) - c1 * t
+    tl.store(s + flat, softplus(q), mask=mask)
     if RECORD:
         through = -tl.sigmoid(q)
         tl.store(to_inhibit + flat, through * t, mask=mask)
@@ -142,12 +146,12 @@ def _update_kernel(
     RECORD: tl.constexpr,
     HW: tl.constexpr, PIXELS: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
 ):
-    flat, mask, c = _roi(HW, PIXELS, C, CHUNK)
-    n2, rstd = _normalise(_load(z2, flat, mask), mask, epsilon, HW, CHUNK, GROUP)
+    flat, mask, c = roi(HW, PIXELS, C, CHUNK)
+    n2, rstd = normalise(load(z2, flat, mask), mask, epsilon, HW, CHUNK, GROUP)
     c2 = n2 * tl.load(scale + c)[None, :] + tl.load(shift + c)[None, :]
-    g2 = tl.sigmoid(_load(mixed, flat, mask) + tl.load(bias + c)[None, :])
-    candidate = _softplus(c2)
-    state = _load(h, flat, mask)
+    g2 = tl.sigmoid(load(mixed, flat, mask) + tl.load(bias + c)[None, :])
+    candidate = softplus(c2)
+    state = load(h, flat, mask)
     new = (1 - g2) * state + g2 * candidate
     tl.store(out + flat, new, mask=mask)
     tl.store(half + flat, new, mask=mask)
@@ -164,7 +168,7 @@ def _norm_adjoint(dn, n, rstd, HW: tl.constexpr, C: tl.constexpr, CHUNK: tl.cons
     """Adjoint of a group norm (gala_stages); dn is zero outside the RoI."""
     c = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     gain = tl.load(rstd + tl.program_id(0) * (C // GROUP) + c // GROUP)[None, :]
-    mean, slope = _group_mean(dn, HW, CHUNK, GROUP), _group_mean(dn * n, HW, CHUNK, GROUP)
+    mean, slope = group_mean(dn, HW, CHUNK, GROUP), group_mean(dn * n, HW, CHUNK, GROUP)
     return gain * (dn - mean[None, :] - n * slope[None, :])
 
 
@@ -173,11 +177,11 @@ def _through_update_kernel(
     v, excite, gate2, z2, rstd, scale, dz2, dmixed,
     HW: tl.constexpr, PIXELS: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
 ):
-    flat, mask, c = _roi(HW, PIXELS, C, CHUNK)
-    cotangent = _load(v, flat, mask)
-    tl.store(dmixed + flat, _load(gate2, flat, mask) * cotangent, mask=mask)
-    dn = _load(excite, flat, mask) * cotangent * tl.load(scale + c)[None, :]
-    tl.store(dz2 + flat, _norm_adjoint(dn, _load(z2, flat, mask), rstd, HW, C, CHUNK, GROUP), mask=mask)
+    flat, mask, c = roi(HW, PIXELS, C, CHUNK)
+    cotangent = load(v, flat, mask)
+    tl.store(dmixed + flat, load(gate2, flat, mask) * cotangent, mask=mask)
+    dn = load(excite, flat, mask) * cotangent * tl.load(scale + c)[None, :]
+    tl.store(dz2 + flat, _norm_adjoint(dn, load(z2, flat, mask), rstd, HW, C, CHUNK, GROUP), mask=mask)
 
 
 @triton.jit
@@ -185,11 +189,11 @@ def _through_inhibit_kernel(
     y2, mixed, inhibit, z1, rstd, scale, ds, dz1,
     HW: tl.constexpr, PIXELS: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
 ):
-    flat, mask, c = _roi(HW, PIXELS, C, CHUNK)
-    total = _load(y2, flat, mask) + _load(mixed, flat, mask)
+    flat, mask, c = roi(HW, PIXELS, C, CHUNK)
+    total = load(y2, flat, mask) + load(mixed, flat, mask)
     tl.store(ds + flat, total, mask=mask)
-    dn = _load(inhibit, flat, mask) * total * tl.load(scale + c)[None, :]
-    tl.store(dz1 + flat, _norm_adjoint(dn, _load(z1, flat, mask), rstd, HW, C, CHUNK, GROUP), mask=mask)
+    dn = load(inhibit, flat, mask) * total * tl.load(scale + c)[None, :]
+    tl.store(dz1 + flat, _norm_adjoint(dn, load(z1, flat, mask), rstd, HW, C, CHUNK, GROUP), mask=mask)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -208,11 +212,11 @@ def _through_gate_kernel(
     for first in range(0, C, CHUNK):
         c = first + tl.arange(0, CHUNK)
         flat = p.to(tl.int64)[:, None] * C + c[None, :]
-        da = _load(slope1, flat, mask) * _load(dy, flat, mask)
-        along += tl.sum(da * _dot(path, tl.load(kernel + c[None, :] * R + r[:, None])), 1)
-        product += _dot(da * factor, tl.load(kernel + c[:, None] * R + r[None, :]))
+        da = load(slope1, flat, mask) * load(dy, flat, mask)
+        along += tl.sum(da * dot(path, tl.load(kernel + c[None, :] * R + r[:, None])), 1)
+        product += dot(da * factor, tl.load(kernel + c[:, None] * R + r[None, :]))
     tl.store(dwhere + p, along, mask=p < rows)
-    tl.store(dchannel + small, product * _load(what_slope, small, mask), mask=mask)
+    tl.store(dchannel + small, product * load(what_slope, small, mask), mask=mask)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -221,12 +225,12 @@ def _taps_adjoint_kernel(
 ):
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c, k = tl.arange(0, C), tl.arange(0, TAPS)
-    neighbour, exists = _neighbours(p, rows, -1, H, W)
+    neighbour, exists = neighbours(p, rows, -1, H, W)
     taps = tl.load(dwhere + neighbour, mask=exists, other=0.0)
     weights = tl.load(kernel + c[None, :] * 9 + k[:, None], mask=(k < 9)[:, None], other=0.0)
     flat = p.to(tl.int64)[:, None] * C + c[None, :]
     mask = (p < rows)[:, None]
-    tl.store(out + flat, _dot(taps, weights) * _load(slope, flat, mask), mask=mask)
+    tl.store(out + flat, dot(taps, weights) * load(slope, flat, mask), mask=mask)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -239,23 +243,24 @@ def _collect_kernel(
     c, r = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK), tl.arange(0, R)
     flat = p.to(tl.int64)[:, None] * C + c[None, :]
     small = tl.load(dchannel + p.to(tl.int64)[:, None] * R + r[None, :], mask=mask, other=0.0)
-    total = _dot(small, tl.load(kernel + r[:, None] * C + c[None, :])) + _load(spatial, flat, mask)
-    total += _load(keep, flat, mask) * _load(v, flat, mask) + _load(scale, flat, mask) * _load(ds, flat, mask)
-    tl.store(out + flat, total + _load(gate1, flat, mask) * _load(dy, flat, mask), mask=mask)
+    total = dot(small, tl.load(kernel + r[:, None] * C + c[None, :])) + load(spatial, flat, mask)
+    total += load(keep, flat, mask) * load(v, flat, mask) + load(scale, flat, mask) * load(ds, flat, mask)
+    tl.store(out + flat, total + load(gate1, flat, mask) * load(dy, flat, mask), mask=mask)
 
 
-def _pixels(kernel, like: Tensor, *arguments, chunks: int = 1, **constants) -> None:
-    """Run a kernel on all pixels of ``like`` (R, H, W, ·), its channels in ``chunks`` programs."""
+def on_pixels(kernel, like: Tensor, *arguments, chunks: int = 1, block: int = ROWS, **constants) -> None:
+    """Run a kernel on all pixels of ``like`` (R, H, W, ·), ``block`` to a program, its channels in ``chunks`` programs."""
     rows = like.shape[0] * like.shape[1] * like.shape[2]
     with torch.cuda.device_of(like):
-        kernel[(triton.cdiv(rows, ROWS), chunks)](*arguments, rows, ROWS=ROWS, num_warps=WARPS, **constants)
+        # one stage: more would fetch operands of later rounds into shared memory, of which there is too little
+        kernel[(triton.cdiv(rows, block), chunks)](*arguments, rows, ROWS=block, num_warps=WARPS, num_stages=1, **constants)
 
 
-def _rois(kernel, like: Tensor, w: Weights, *arguments, **constants) -> None:
-    """Run a kernel on all RoIs and channels of ``like`` (R, H, W, C)."""
+def on_rois(kernel, like: Tensor, w: Weights, *arguments, chunk: int = NORM_CHUNK, **constants) -> None:
+    """Run a kernel on all RoIs and channels of ``like`` (R, H, W, C), at least ``chunk`` of these in a program."""
     rois, h, width, channels = like.shape
     group = channels // w.groups
-    chunk = min(channels, max(NORM_CHUNK, group))
+    chunk = min(channels, max(chunk, group))
     with torch.cuda.device_of(like):
         kernel[(rois, channels // chunk)](
             *arguments, HW=h * width, PIXELS=max(16, triton.next_power_of_2(h * width)), C=channels, CHUNK=chunk,
@@ -263,25 +268,29 @@ def _rois(kernel, like: Tensor, w: Weights, *arguments, **constants) -> None:
         )
 
 
+def spread(taps: Tensor) -> Tensor:
+    """Taps (R, H, W, 16) summed where they belong: (R, H, W, 1)."""
+    where = taps.new_empty((*taps.shape[:3], 1))
+    on_pixels(_spread_kernel, taps, taps, where, H=taps.shape[1], W=taps.shape[2])
+    return where
+
+
 def gate(channel: Tensor, spatial: Tensor, h: Tensor, w: Weights, record: bool) -> tuple[Tensor, GateFactors | None]:
-    rois, height, width, channels = h.shape
-    chunk = min(CHUNK, channels)
-    taps = h.new_empty((rois, height, width, TAPS.value), dtype=torch.float32)
+    chunk = min(CHUNK, h.shape[-1])
+    taps = h.new_empty((*h.shape[:3], TAPS.value), dtype=torch.float32)
     y = torch.empty_like(h)
-    factors = [y] * 6
-    if record:
-        where = h.new_empty((rois, height, width, 1), dtype=torch.float32)
-        shapes = (h, h, channel, channel, None, spatial)
-        factors = [where if like is None else torch.empty_like(like) for like in shapes]
-    gate1, slope1, what, what_slope, where, where_slope = factors
-    _pixels(
+    gate1, slope1, what, what_slope, where_slope = (
+        torch.empty_like(like) if record else y for like in (h, h, channel, channel, spatial)
+    )
+    on_pixels(
         _taps_kernel, h, spatial, w.spatial_bias, w.spatial_out, taps, where_slope, RECORD=record, C=spatial.shape[-1]
     )
-    _pixels(
-        _gate_kernel, h, channel, w.channel_bias, w.channel_out, taps, w.bias1, h, y, gate1, slope1, what, what_slope, where,
-        RECORD=record, C=channels, R=channel.shape[-1], H=height, W=width, CHUNK=chunk, chunks=channels // chunk,
+    where = spread(taps)
+    on_pixels(
+        _gate_kernel, h, channel, w.channel_bias, w.channel_out, where, w.bias1, h, y, gate1, slope1, what, what_slope,
+        RECORD=record, C=h.shape[-1], R=channel.shape[-1], CHUNK=chunk, chunks=h.shape[-1] // chunk,
     )
-    return y, GateFactors(*factors) if record else None
+    return y, GateFactors(gate1, slope1, what, what_slope, where, where_slope) if record else None
 
 
 def inhibit(z1: Tensor, x: Tensor, h: Tensor, w: Weights, record: bool) -> tuple[Tensor, InhibitFactors | None]:
@@ -289,7 +298,7 @@ def inhibit(z1: Tensor, x: Tensor, h: Tensor, w: Weights, record: bool) -> tuple
     factors = [s] * 4
     if record:
         factors = [*(torch.empty_like(h) for _ in range(3)), h.new_empty((len(h), w.groups), dtype=torch.float32)]
-    _rois(
+    on_rois(
         _inhibit_kernel, h, w, z1, x, h, s, w.scale1, w.shift1, w.alpha, w.mu, *factors, w.epsilon, RECORD=record
     )
     return s, InhibitFactors(*factors) if record else None
@@ -302,7 +311,7 @@ def update(
     factors = [narrow] * 5
     if record:
         factors = [*(torch.empty_like(narrow) for _ in range(4)), h.new_empty((len(h), w.groups), dtype=torch.float32)]
-    _rois(
+    on_rois(
         _update_kernel, h, w, z2, mixed, h, out, narrow, w.scale2, w.shift2, w.bias2, *factors, w.epsilon, RECORD=record
     )
     return out, narrow, UpdateFactors(*factors) if record else None
@@ -310,13 +319,13 @@ def update(
 
 def through_update(v: Tensor, f: UpdateFactors, w: Weights) -> tuple[Tensor, Tensor]:
     dz2, dmixed = torch.empty_like(f.z2), torch.empty_like(f.z2)
-    _rois(_through_update_kernel, v, w, v, f.excite, f.gate2, f.z2, f.rstd, w.scale2, dz2, dmixed)
+    on_rois(_through_update_kernel, v, w, v, f.excite, f.gate2, f.z2, f.rstd, w.scale2, dz2, dmixed)
     return dz2, dmixed
 
 
 def through_inhibit(y2: Tensor, mixed: Tensor, f: InhibitFactors, w: Weights) -> tuple[Tensor, Tensor]:
     ds, dz1 = torch.empty_like(y2), torch.empty_like(y2)
-    _rois(_through_inhibit_kernel, y2, w, y2, mixed, f.inhibit, f.z1, f.rstd, w.scale1, ds, dz1)
+    on_rois(_through_inhibit_kernel, y2, w, y2, mixed, f.inhibit, f.z1, f.rstd, w.scale1, ds, dz1)
     return ds, dz1
 
 
@@ -324,11 +333,11 @@ def through_gate(dy: Tensor, f: GateFactors, w: Weights) -> tuple[Tensor, Tensor
     rois, height, width, channels = dy.shape
     dchannel, dspatial = torch.empty_like(f.what), torch.empty_like(f.where_slope)
     dwhere = torch.empty_like(f.where)
-    _pixels(
+    on_pixels(
         _through_gate_kernel, dy, dy, f.slope1, f.what, f.what_slope, f.where, w.channel_out, dchannel, dwhere,
         C=channels, R=f.what.shape[-1], CHUNK=min(CHUNK, channels),
     )
-    _pixels(
+    on_pixels(
         _taps_adjoint_kernel, dy, dwhere, w.spatial_out, f.where_slope, dspatial,
         C=dspatial.shape[-1], H=height, W=width,
     )
@@ -341,7 +350,7 @@ def collect(
 ) -> Tensor:
     out = torch.empty_like(v)
     chunk = min(CHUNK, v.shape[-1])
-    _pixels(
+    on_pixels(
         _collect_kernel, v, v, ds, dy, dchannel, spatial, updates.keep, inhibits.scale, gates.gate1, w.channel_in, out,
         C=v.shape[-1], R=dchannel.shape[-1], CHUNK=chunk, chunks=v.shape[-1] // chunk,
     )

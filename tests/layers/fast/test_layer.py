@@ -1,0 +1,141 @@
+"""RecurrentLayer with fast forms against the same layer with plain ones."""
+
+import pytest
+import torch
+
+from rfpn.layers import HGRUCell, RecurrentLayer
+from rfpn.layers import fast as fast_package
+from rfpn.layers.fast.gala import FastGALA
+from rfpn.layers.fast.hgru import FastHGRU
+from tests.layers.fast.fast_problems import DEVICES, assert_close, gala, hgru
+
+METHODS = {
+    "bptt": {"gradient": "bptt"},
+    "tbptt": {"gradient": "tbptt", "window": 2},
+    "rbp": {"gradient": "rbp"},
+    "c-bptt": {"gradient": "bptt", "lipschitz": True, "coefficient": 0.0},
+    "c-rbp": {"gradient": "rbp", "lipschitz": True, "coefficient": 0.0},
+    "c-rbp, signs": {"gradient": "rbp", "lipschitz": True, "coefficient": 0.0, "probe": "rademacher"},
+    "equilibrium": {"solver": "anderson", "adjoint": "solve"},
+}
+SHAPES = {"hgru": (3, 4, 9, 12), "gala": (3, 32, 5, 6)}
+
+
+@pytest.fixture(params=DEVICES)
+def device(request, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    if request.param == "cpu":  # where bind offers nothing without Triton: take the torch operations
+        monkeypatch.setattr("rfpn.layers.recurrent.bind", _bind)
+    return request.param
+
+
+def _bind(cell, x):
+    return FastHGRU(cell, x) if isinstance(cell, HGRUCell) else FastGALA(cell, torch.float32, x)
+
+
+def _cell(kind, device):
+    return hgru(device=device) if kind == "hgru" else gala(device=device)
+
+
+def _run(layer, x, g):
+    x = x.detach().requires_grad_()
+    torch.manual_seed(3)
+    output = layer(x)
+    layer.zero_grad()
+    ((output.hidden * g).sum() + output.penalty).backward()
+    return output, {"x": x.grad, **{name: p.grad.clone() for name, p in layer.named_parameters()}}
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("method", METHODS)
+def test_same_output_penalty_and_gradients(method, kind, device):
+    torch.manual_seed(2)
+    x, g = torch.rand(SHAPES[kind], device=device), torch.randn(SHAPES[kind], device=device)
+    layers = [RecurrentLayer(_cell(kind, device), 4, fast=fast, **METHODS[method]) for fast in ("off", "auto")]
+    assert "Fast" in type(layers[1].form(x)).__name__
+    (plain, wanted), (fast, found) = (_run(layer, x, g) for layer in layers)
+    assert_close(fast.hidden, plain.hidden, 1e-5, "hidden")
+    assert_close(fast.penalty, plain.penalty, 1e-4, "penalty")
+    assert_close(fast.residual, plain.residual, 1e-3, "residual")
+    for name, expected in wanted.items():
+        assert_close(found[name], expected, 1e-3, name)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_evaluation_and_time_course(kind, device):
+    x = torch.rand(SHAPES[kind], device=device)
+    plain, fast = (RecurrentLayer(_cell(kind, device), 4, fast=f, test_tolerance=1e-2).eval() for f in ("off", "auto"))
+    with torch.no_grad():
+        a, b = plain(x), fast(x)
+        assert torch.equal(a.steps, b.steps)
+        assert_close(b.hidden, a.hidden, 1e-5)
+        for expected, value in zip(plain.unroll(x, 3), fast.unroll(x, 3), strict=True):
+            assert_close(value, expected, 1e-5)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_other_memory_formats(kind, device):
+    x = torch.rand(SHAPES[kind], device=device)
+    g = torch.randn_like(x)
+    layer = RecurrentLayer(_cell(kind, device), 4, lipschitz=True, coefficient=0.0)
+    output, wanted = _run(layer, x, g)
+    last = torch.channels_last
+    other, found = _run(layer, x.to(memory_format=last), g.to(memory_format=last))
+    assert_close(other.hidden, output.hidden, 1e-6)
+    for name, expected in wanted.items():
+        assert_close(found[name], expected, 1e-4, name)
+
+
+def test_gala_in_half_precision_stays_within_the_tolerance_of_autocast(device):
+    torch.manual_seed(2)
+    x, g = torch.randn(8, 64, 7, 7, device=device), torch.randn(8, 64, 7, 7, device=device)
+    plain, fast = (RecurrentLayer(gala(64, 32, device=device), 8, lipschitz=True, fast=f) for f in ("off", "auto"))
+    if device == "cpu":
+        fast.form = lambda x: FastGALA(fast.cell, torch.bfloat16, x)
+    wanted = _run(plain, x, g)[1]
+    with torch.autocast(device, torch.bfloat16):
+        output, found = _run(fast, x, g)
+    assert output.hidden.dtype == output.penalty.dtype == torch.float32
+    for name, expected in wanted.items():
+        assert_close(found[name], expected, 5e-2, name)
+    whole = [torch.cat([gradient.flatten() for gradient in gradients.values()]) for gradients in (found, wanted)]
+    assert_close(*whole, 2e-2, "whole gradient")
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_zero_samples(kind):
+    x = torch.zeros((0, *SHAPES[kind][1:]), requires_grad=True)
+    layer = RecurrentLayer(_cell(kind, "cpu"), 3, lipschitz=True)
+    output = layer(x)
+    (output.hidden.sum() + output.penalty).backward()
+    assert output.penalty == 0 and all(p.grad is not None and not p.grad.any() for p in layer.parameters())
+
+
+class _Variant(HGRUCell):
+    pass
+
+
+def test_bind_keeps_to_what_it_knows(monkeypatch):
+    monkeypatch.setattr(fast_package, "available", lambda x: True)
+    monkeypatch.setattr("rfpn.layers.fast._bind_hgru", lambda cell, x: "fast")
+    x = torch.rand(2, 4, 8, 8)
+    assert fast_package.bind(hgru(), x) == "fast"
+    assert fast_package.bind(_Variant(4, 7), x) is None
+    assert fast_package.bind(hgru(), x[:0]) is None
+    assert fast_package.bind(hgru().double(), x) is None
+    hooked = hgru()
+    hooked.register_forward_hook(lambda *_: None)
+    assert fast_package.bind(hooked, x) is None
+
+
+def test_plain_form_where_triton_cannot_work(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert type(RecurrentLayer(hgru(), 2).form(torch.rand(2, 4, 8, 8))).__name__ == "PlainForm"
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert type(RecurrentLayer(hgru(), 2).form(torch.rand(2, 4, 8, 8))).__name__ == "PlainForm"
+
+
+def test_unknown_setting():
+    with pytest.raises(ValueError, match="RecurrentLayer fast must be one of auto, off, got 'on'"):
+        RecurrentLayer(hgru(), 2, fast="on")
