@@ -4,7 +4,9 @@ A fast form is made for one forward pass by :func:`bind` and offers what :class:
 ``step``, ``iterate`` and ``record``.
 """
 
+import functools
 import importlib.util
+import logging
 import os
 
 import torch
@@ -21,7 +23,21 @@ def available(x: Tensor) -> bool:
     """Whether this project's Triton kernels can work on ``x``: at most single precision, on CUDA, with Triton installed."""
     if x.dtype in (torch.float64, torch.complex128) or importlib.util.find_spec("triton") is None:
         return False
-    return x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
+    return (x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1") and _kernels_run(x.device)
+
+
+@functools.lru_cache(maxsize=None)
+def _kernels_run(device: torch.device) -> bool:
+    """Whether Triton compiles and launches here: it needs a C compiler at run time and a card it knows."""
+    one = torch.ones((1, 1, 1, 1), dtype=torch.complex64, device=device)
+    try:
+        from rfpn.layers.fast.spectral_triton import multiply
+
+        return bool((multiply(one, one, False) == 1).all())
+    except Exception as error:  # compilers and drivers fail in many ways, and none of them may stop a run
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        logging.getLogger(__name__).warning("Triton kernels do not run on %s, plain forms do: %s", device, reason[0])
+        return False
 
 
 def bind(cell: nn.Module, x: Tensor):

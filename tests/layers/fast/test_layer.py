@@ -7,7 +7,7 @@ from rfpn.layers import HGRUCell, RecurrentLayer
 from rfpn.layers import fast as fast_package
 from rfpn.layers.fast.gala import FastGALA
 from rfpn.layers.fast.hgru import FastHGRU
-from tests.layers.fast.fast_problems import DEVICES, assert_close, gala, hgru
+from tests.layers.fast.fast_problems import DEVICES, assert_close, gala, hgru, interprets
 
 METHODS = {
     "bptt": {"gradient": "bptt"},
@@ -86,6 +86,7 @@ def test_other_memory_formats(kind, device):
         assert_close(found[name], expected, 1e-4, name)
 
 
+@pytest.mark.skipif(interprets(), reason="Triton's interpreter gets products of bfloat16 wrong")
 def test_gala_in_half_precision_stays_within_the_tolerance_of_autocast(device):
     torch.manual_seed(2)
     x, g = torch.randn(8, 64, 7, 7, device=device), torch.randn(8, 64, 7, 7, device=device)
@@ -109,6 +110,19 @@ def test_zero_samples(kind):
     output = layer(x)
     (output.hidden.sum() + output.penalty).backward()
     assert output.penalty == 0 and all(p.grad is not None and not p.grad.any() for p in layer.parameters())
+
+
+def test_plain_form_and_a_warning_where_kernels_do_not_compile(monkeypatch, caplog):
+    def fail(*_):
+        raise RuntimeError("Failed to find C compiler.\nmore")
+
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr("rfpn.layers.fast.spectral_triton.multiply", fail)
+    fast_package._kernels_run.cache_clear()
+    assert fast_package.bind(hgru(), torch.rand(2, 4, 8, 8)) is None
+    assert "plain forms do: Failed to find C compiler." in caplog.text
+    fast_package._kernels_run.cache_clear()
 
 
 class _Variant(HGRUCell):

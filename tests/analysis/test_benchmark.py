@@ -1,0 +1,43 @@
+import math
+
+import pytest
+import torch
+
+from rfpn.analysis.benchmark import Job, compare, mask_head, measure, pathfinder
+from rfpn.layers import HGRUCell
+
+CPU = torch.device("cpu")
+
+
+def _job(**options):
+    return Job("small", (2, 3, 6, 6), lambda: HGRUCell(3, 3), "plain fp32", {"steps": 3, **options})
+
+
+def test_measure_reports_the_median_of_the_timed_runs():
+    runs = []
+    assert measure(lambda: runs.append(0), CPU, 3).milliseconds >= 0
+    assert len(runs) == 4
+
+
+def test_rows_refer_to_the_baseline_and_to_the_reference_gradient():
+    rows = {row.form: row for row in compare(_job(gradient="bptt"), CPU, 1, peers=True)}
+    assert rows["plain fp32"].ratio == 1 and rows["plain fp32"].error == 0
+    # the same gradients by another way
+    assert rows["checkpointed bptt fp32"].error < 1e-5
+    assert 0 < rows["plain bf16"].error < 0.1
+    assert math.isclose(
+        rows["plain bf16"].ratio, rows["plain bf16"].milliseconds / rows["plain fp32"].milliseconds
+    )
+
+
+def test_flags_are_as_before():
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark
+    list(compare(_job(), CPU, 1))
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark) == before
+
+
+def test_jobs_have_the_published_sizes():
+    assert pathfinder("crbp").size == (32, 25, 150, 150)
+    assert mask_head("rbp").options == {"steps": 20, "gradient": "rbp", "neumann_terms": 15, "lipschitz": False}
+    with pytest.raises(ValueError, match="method must be"):
+        pathfinder("lcp")
