@@ -24,4 +24,5 @@ def build_optimizer(cfg: CfgNode, model: nn.Module) -> torch.optim.Optimizer:
         weight_decay_bias=cfg.SOLVER.WEIGHT_DECAY_BIAS,
     )
     optimizer = maybe_add_gradient_clipping(cfg, _ADAPTIVE[name])
-    return optimizer(groups, lr=cfg.SOLVER.BASE_LR, weight_decay=cfg.SOLVER.WEIGHT_DECAY)
+    # one kernel for all parameters: a tenth of a small model's step on a CPU otherwise
+    return optimizer(groups, lr=cfg.SOLVER.BASE_LR, weight_decay=cfg.SOLVER.WEIGHT_DECAY, fused=True)

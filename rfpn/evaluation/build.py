@@ -20,13 +20,15 @@ def build_evaluator(cfg: CfgNode, dataset_name: str, output_folder: str | None =
         ValueError: naming the data set whose type is unknown.
     """
     folder = output_folder or os.path.join(cfg.OUTPUT_DIR, "inference")
-    kind = MetadataCatalog.get(dataset_name).evaluator_type
+    metadata = MetadataCatalog.get(dataset_name)
+    kind = metadata.evaluator_type
     if kind == "pathfinder":
         return PathfinderEvaluator(dataset_name)
     evaluators = []
     if kind in ("sem_seg", "coco_panoptic_seg") and cfg.MODEL.META_ARCHITECTURE != "GeneralizedRCNN":
         evaluators.append(SemSegEvaluator(dataset_name, distributed=True, output_dir=folder))
-    if kind in ("coco", "coco_panoptic_seg"):
+    # a set of stuff alone has no instances to score
+    if kind in ("coco", "coco_panoptic_seg") and metadata.get("thing_classes") != []:
         tasks = ("bbox", "segm") if cfg.MODEL.MASK_ON else ("bbox",)
         evaluators.append(COCOEvaluator(dataset_name, tasks, distributed=True, output_dir=folder))
     if kind == "coco_panoptic_seg" and cfg.MODEL.META_ARCHITECTURE != "GeneralizedRCNN":

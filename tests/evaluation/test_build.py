@@ -1,0 +1,55 @@
+"""Evaluators follow the data set's evaluator_type."""
+
+import pytest
+from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.evaluation import COCOEvaluator, DatasetEvaluators, SemSegEvaluator
+
+from rfpn.data.panoptic import register_panoptic_folder
+from rfpn.engine.setup import load_cfg
+from rfpn.evaluation import build_evaluator
+from rfpn.evaluation.panoptic import PanopticEvaluator
+from rfpn.evaluation.pathfinder import PathfinderEvaluator
+from tests.data.tiny_panoptic import CATEGORIES, mixed_layouts, write_set
+
+
+@pytest.fixture
+def cfg(tmp_path):
+    cfg = load_cfg("", ["MODEL.META_ARCHITECTURE", "PanopticFPN", "MODEL.MASK_ON", "True", "MODEL.DEVICE", "cpu"])
+    cfg.OUTPUT_DIR = str(tmp_path / "output")
+    return cfg
+
+
+def registered(root, categories, layouts):
+    name = f"evaluators_{root.name}"
+    write_set(root, layouts, categories)
+    register_panoptic_folder(name, str(root), "train")
+    DatasetCatalog.get(name)
+    return name
+
+
+def kinds(evaluator) -> list[type]:
+    return [type(part) for part in evaluator._evaluators] if isinstance(evaluator, DatasetEvaluators) else [type(evaluator)]
+
+
+def test_panoptic_sets_get_all_three(cfg, tmp_path, monkeypatch):
+    monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))
+    name = registered(tmp_path / "all", CATEGORIES, mixed_layouts())
+    assert kinds(build_evaluator(cfg, name)) == [SemSegEvaluator, COCOEvaluator, PanopticEvaluator]
+
+
+def test_a_set_of_stuff_alone_has_no_instance_scores(cfg, tmp_path, monkeypatch):
+    monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))
+    stuff = [category for category in CATEGORIES if not category["isthing"]]
+    layout = [(stuff[0]["id"], (0, 0, 64, 30), 0), (stuff[1]["id"], (0, 30, 64, 48), 0)]
+    name = registered(tmp_path / "stuff", stuff, [layout, layout])
+    assert kinds(build_evaluator(cfg, name)) == [SemSegEvaluator, PanopticEvaluator]
+
+
+def test_pathfinder(cfg):
+    assert kinds(build_evaluator(cfg, "pathfinder_14_test")) == [PathfinderEvaluator]
+
+
+def test_an_unknown_type_is_named(cfg):
+    MetadataCatalog.get("evaluators_unknown").evaluator_type = "depth"
+    with pytest.raises(ValueError, match="evaluators_unknown.*'depth'"):
+        build_evaluator(cfg, "evaluators_unknown")
