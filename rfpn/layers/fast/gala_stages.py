@@ -38,7 +38,9 @@ class Weights(NamedTuple):
 
 
 class GateFactors(NamedTuple):
-    """y = h⊙g1: g1 and h⊙g1(1 − g1), (R, H, W, C); ζ and σ of the channel path (…, C/r); where (R, H, W, 1); σ of the spatial path (…, C/2)."""
+    """y = h⊙g1: g1 and h⊙g1(1 − g1), (R, H, W, C); ζ and σ of the channel path (…, C/r); where (R, H, W, 1);
+    σ of the spatial path (…, C/2).
+    """
 
     gate1: Tensor
     slope1: Tensor

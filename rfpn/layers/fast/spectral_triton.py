@@ -58,10 +58,12 @@ def _contract(a, b, out, rows, columns, terms, a_strides, b_strides, out_strides
     frequencies = out.shape[-2] * out.shape[-1]
     block_rows, block_columns, block, warps = TILE
     grid = (triton.cdiv(columns, block_columns), triton.cdiv(rows, block_rows), triton.cdiv(frequencies, block))
+    # 128 registers: two programs share a multiprocessor
     with torch.cuda.device_of(out):
         _contract_kernel[grid](
-            words(a.contiguous()), words(b.contiguous()), words(out), rows, columns, terms, frequencies, *a_strides, *b_strides, *out_strides,
-            CONJUGATE=conjugate, ROWS=block_rows, COLUMNS=block_columns, BLOCK=block, num_warps=warps,
+            words(a.contiguous()), words(b.contiguous()), words(out), rows, columns, terms, frequencies,
+            *a_strides, *b_strides, *out_strides,
+            CONJUGATE=conjugate, ROWS=block_rows, COLUMNS=block_columns, BLOCK=block, num_warps=warps, maxnreg=128,
         )
     return out
 
