@@ -84,9 +84,8 @@ def gate_gradient(
     taps = dy.new_empty((*dy.shape[:3], 9))
     bias_sums = h.new_empty((triton.cdiv(rois * height * width, ROWS), channels), dtype=torch.float32)
     on_pixels(
-        kernels.gate_gradient_kernel, h, channel, w.channel_bias, w.channel_out, _wheres(spatial, h, w, tangent,
-        spatial_activity),
-        w.bias1, h, direction if tangent else h, dy, dh, dchannel, dwhat, activity, where, out, bias_sums,
+        kernels.gate_gradient_kernel, h, channel, w.channel_bias, w.channel_out,
+        _wheres(spatial, h, w, tangent, spatial_activity), w.bias1, h, direction if tangent else h, dy, dh, dchannel, dwhat, activity, where, out, bias_sums,
         block=ROWS, TANGENT=tangent, C=channels, R=channel.shape[-1], CHUNK=min(CHUNK, channels),
     )
     on_pixels(
