@@ -1,6 +1,5 @@
 # make setup           build .venv once; quick when nothing changed
 # make demo            set up, train R-FPN on generated scenes, score PQ, draw pictures
-# make demo-pathfinder set up, train the Pathfinder model on generated images
 # make test            set up, run the tests
 # make clean           remove the environment, builds and caches; results in output/ stay
 
@@ -14,7 +13,7 @@ STAMP := $(VENV)/.complete
 # Lies in an environment whose set-up has begun but not ended: such a one is rebuilt.
 UNFINISHED := $(VENV)/.unfinished
 
-.PHONY: setup demo demo-pathfinder test clean
+.PHONY: setup demo test clean
 
 setup: $(STAMP)
 
@@ -37,9 +36,6 @@ $(STAMP): requirements.txt setup.py tools/install_detectron2.py tools/detectron2
 
 demo: setup
 	$(BIN)/python tools/run_demo.py
-
-demo-pathfinder: setup
-	$(BIN)/python tools/run_demo_pathfinder.py
 
 test: setup
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -125,7 +125,6 @@ def test_old_python_is_refused_in_one_line(checkout):
     "target, program",
     [
         ("demo", "tools/run_demo.py"),
-        ("demo-pathfinder", "tools/run_demo_pathfinder.py"),
         ("test", "-m pytest"),
     ],
 )
