@@ -2,8 +2,7 @@
 
 A folder holds ``imgs/<batch>/sample_<i>.png`` beside ``seg/<batch>/sample_<i>.png``. The built-in names
 ``pathfinder_<L>_{train,test}`` stand for what ``datasets/prepare_pathfinder.py`` makes by default:
-``$DETECTRON2_DATASETS/pathfinder/<split>/curv_contour_length_<L>``. ``pathfinder_easy_{train,test}`` is the demo's set
-of short contours in ``pathfinder_easy``, made by ``tools/run_demo_pathfinder.py``.
+``$DETECTRON2_DATASETS/pathfinder/<split>/curv_contour_length_<L>``.
 """
 
 import os
@@ -16,8 +15,6 @@ from rfpn.data.pathfinder.settings import SPLITS
 
 LENGTHS = (6, 9, 14, 20, 25)
 SIZES = {"train": 190000, "test": 10000}  # images, as published
-EASY_FOLDER = "pathfinder_easy"
-EASY_LENGTH = 6
 
 _registered = {}  # name -> the arguments it was registered with
 
@@ -27,13 +24,11 @@ def register_builtin_pathfinder(root: str) -> None:
 
     A name that is taken already is left alone.
     """
-    for split in SPLITS:
-        sets = {f"pathfinder_{length}_{split}": _published(root, length, split) for length in LENGTHS}
-        easy = str(split_folder(os.path.join(root, EASY_FOLDER), EASY_LENGTH, split))
-        sets[f"pathfinder_easy_{split}"] = (easy, "python tools/run_demo_pathfinder.py")
-        for name, (folder, command) in sets.items():
+    for length in LENGTHS:
+        for split in SPLITS:
+            name = f"pathfinder_{length}_{split}"
             if name not in DatasetCatalog:
-                register_pathfinder(name, folder, command=command)
+                register_pathfinder(name, builtin_folder(root, length, split), command=_command(root, length, split))
 
 
 def builtin_folder(root: str, length: int, split: str) -> str:
@@ -114,10 +109,8 @@ def _natural(name: str) -> list:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
-def _published(root: str, length: int, split: str) -> tuple[str, str]:
-    """Folder of a published set and the command that makes it."""
+def _command(root: str, length: int, split: str) -> str:
     output = os.path.join(root, "pathfinder")
-    command = (
+    return (
         f"python datasets/prepare_pathfinder.py --length {length} --split {split} --num {SIZES[split]} --output {output}"
     )
-    return builtin_folder(root, length, split), command

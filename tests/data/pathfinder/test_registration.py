@@ -108,11 +108,3 @@ def test_A12_registering_twice(tmp_path):
     DatasetCatalog.register("pathfinder_14_train", list)
     register_builtin_pathfinder(str(tmp_path))
     assert DatasetCatalog.get("pathfinder_14_train") == []
-
-
-def test_the_easy_set_names_the_demo_that_makes_it(tmp_path):
-    register_builtin_pathfinder(str(tmp_path))
-    with pytest.raises(FileNotFoundError) as error:
-        DatasetCatalog.get("pathfinder_easy_train")
-    assert f"{tmp_path}/pathfinder_easy/train/curv_contour_length_6" in str(error.value)
-    assert "python tools/run_demo_pathfinder.py" in str(error.value)
