@@ -1,20 +1,26 @@
-"""Pictures for people: panoptic segmentations beside their image and ground truth."""
+"""Pictures for people: segmentations beside their image and ground truth."""
 
 import os
+from contextlib import contextmanager
+from functools import lru_cache
 
 import cv2
 import numpy as np
 import torch
 from detectron2.utils.visualizer import ColorMode, Visualizer
+from PIL import Image, ImageDraw, ImageFont
 
 from rfpn.data.annotations import read_panoptic_json
 from rfpn.data.panoptic_png import read_panoptic_png
 
 _GAP = 6
+_BAR = 24
+_FONT_SIZE = 14
+_CONTOUR_COLOR = (255, 90, 40)
 
 
 def draw_panoptic(image: np.ndarray, segments: np.ndarray, segments_info: list[dict], metadata, scale: float = 1.0):
-    """Overlay of a panoptic segmentation.
+    """Overlay of a panoptic segmentation; the same segmentation always gets the same colours.
 
     Args:
         image: (H, W, 3) RGB uint8. segments: (H, W) segment ids, 0 for void.
@@ -25,9 +31,36 @@ def draw_panoptic(image: np.ndarray, segments: np.ndarray, segments_info: list[d
     Returns:
         (scale·H, scale·W, 3) RGB uint8.
     """
-    drawer = Visualizer(image, metadata, scale=scale, instance_mode=ColorMode.IMAGE)
-    drawn = drawer.draw_panoptic_seg(torch.as_tensor(segments.astype(np.int64)), segments_info, area_threshold=0)
-    return _fit(drawn.get_image(), image, scale)
+    segments = torch.as_tensor(segments.astype(np.int64))
+    return _draw(image, metadata, scale, lambda d: d.draw_panoptic_seg(segments, segments_info, area_threshold=0))
+
+
+def draw_instances(image: np.ndarray, instances, metadata, scale: float = 1.0) -> np.ndarray:
+    """Overlay of Detectron2's ``Instances`` on the CPU; sizes as :func:`draw_panoptic`."""
+    return _draw(image, metadata, scale, lambda drawer: drawer.draw_instance_predictions(instances))
+
+
+def draw_semantic(image: np.ndarray, labels: np.ndarray, metadata, scale: float = 1.0) -> np.ndarray:
+    """Overlay of a label map (H, W); sizes as :func:`draw_panoptic`."""
+    return _draw(image, metadata, scale, lambda drawer: drawer.draw_sem_seg(labels, area_threshold=0))
+
+
+def draw_contour(image: np.ndarray, contour: np.ndarray, scale: float = 1.0) -> np.ndarray:
+    """A contour in colour over its darkened image.
+
+    Args:
+        image: (H, W, 3) RGB uint8. contour: (h, w), target or its probability in 0..1, drawn where above 0.5.
+        scale: of the picture against the image.
+
+    Returns:
+        (scale·H, scale·W, 3) RGB uint8.
+    """
+    picture = enlarge(image, scale)
+    size = picture.shape[1::-1]
+    mask = cv2.resize(contour.astype(np.float32), size, interpolation=cv2.INTER_LINEAR) > 0.5
+    picture = (picture * 0.6).astype(np.uint8)
+    picture[mask] = _CONTOUR_COLOR
+    return picture
 
 
 class PanopticTruth:
@@ -53,20 +86,32 @@ class PanopticTruth:
 
 
 def side_by_side(panels: list[np.ndarray], titles: list[str]) -> np.ndarray:
-    """Panels (H, W, 3) of one size in a row, each under its title."""
-    bar = 18
+    """Panels (H, W, 3) of one size in a row, each under its title (shortened where it is wider than the panel)."""
     height, width = panels[0].shape[:2]
-    sheet = np.full((height + bar, len(panels) * (width + _GAP) - _GAP, 3), 255, np.uint8)
+    sheet = Image.new("RGB", (len(panels) * (width + _GAP) - _GAP, height + _BAR), "white")
+    draw = ImageDraw.Draw(sheet)
     for index, (panel, title) in enumerate(zip(panels, titles)):
         left = index * (width + _GAP)
-        sheet[bar:, left : left + width] = panel
-        cv2.putText(sheet, title, (left + 2, bar - 5), cv2.FONT_HERSHEY_SIMPLEX, 0.42, (0, 0, 0), 1, cv2.LINE_AA)
-    return sheet
+        sheet.paste(Image.fromarray(np.ascontiguousarray(panel)), (left, _BAR))
+        while title and _font().getlength(title) > width - 4:
+            title = title[:-2].rstrip() + "…" if len(title) > 2 else ""
+        draw.text((left + 2, _BAR / 2), title, fill="black", font=_font(), anchor="lm")
+    return np.asarray(sheet)
+
+
+def stack_rows(rows: list[np.ndarray]) -> np.ndarray:
+    """Pictures (H, W, 3) one below the other on white, however wide each is."""
+    width = max(row.shape[1] for row in rows)
+    padded = [
+        np.pad(row, ((0, _GAP * (i + 1 < len(rows))), (0, width - row.shape[1]), (0, 0)), constant_values=255)
+        for i, row in enumerate(rows)
+    ]
+    return np.concatenate(padded)
 
 
 def enlarge(image: np.ndarray, scale: float) -> np.ndarray:
     """The image itself at a picture's scale."""
-    return cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC)
+    return cv2.resize(image, _size(image, scale), interpolation=cv2.INTER_CUBIC)
 
 
 def write_picture(path: str, picture: np.ndarray) -> None:
@@ -75,6 +120,29 @@ def write_picture(path: str, picture: np.ndarray) -> None:
         raise OSError(f"{path}: could not be written")
 
 
-def _fit(picture: np.ndarray, image: np.ndarray, scale: float) -> np.ndarray:
-    size = (round(image.shape[1] * scale), round(image.shape[0] * scale))
-    return cv2.resize(np.ascontiguousarray(picture), size, interpolation=cv2.INTER_AREA)
+def _draw(image: np.ndarray, metadata, scale: float, draw) -> np.ndarray:
+    with _fixed_colors():
+        drawn = draw(Visualizer(image, metadata, scale=scale, instance_mode=ColorMode.IMAGE)).get_image()
+    return cv2.resize(np.ascontiguousarray(drawn), _size(image, scale), interpolation=cv2.INTER_AREA)
+
+
+@contextmanager
+def _fixed_colors():
+    """Visualizer varies colours by numpy's global random state, which is left here as it was found."""
+    state = np.random.get_state()
+    np.random.seed(0)
+    try:
+        yield
+    finally:
+        np.random.set_state(state)
+
+
+def _size(image: np.ndarray, scale: float) -> tuple[int, int]:
+    return round(image.shape[1] * scale), round(image.shape[0] * scale)
+
+
+@lru_cache
+def _font() -> ImageFont.FreeTypeFont:
+    from matplotlib.font_manager import findfont
+
+    return ImageFont.truetype(findfont("DejaVu Sans"), _FONT_SIZE)

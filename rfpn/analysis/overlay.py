@@ -1,0 +1,140 @@
+"""Predictions drawn over their images, for Pathfinder models, R-FPN and every other model of Detectron2."""
+
+import cv2
+import numpy as np
+import torch
+from detectron2.config import CfgNode
+from detectron2.data import Metadata, MetadataCatalog
+from detectron2.data import transforms as T
+from detectron2.evaluation import inference_context
+from torch import nn
+
+from rfpn.analysis.figures import draw_contour, draw_instances, draw_panoptic, draw_semantic
+from rfpn.analysis.time_course import step_outputs
+from rfpn.evaluation.panoptic import visible_segments
+
+# images that a Pathfinder model takes at a time, at most
+_BATCH = 32
+
+
+def build_overlay(model: nn.Module, cfg: CfgNode) -> "Overlay":
+    """What predicts and draws with ``model``, built from ``cfg`` and on its device."""
+    kind = ContourOverlay if cfg.MODEL.META_ARCHITECTURE == "PathfinderNet" else SegmentationOverlay
+    return kind(model, cfg)
+
+
+class Overlay:
+    """Predicts images (H, W, 3), RGB uint8, and draws what it predicts.
+
+    ``title``: the model in a few words. ``batch_size``: images that are best predicted together.
+    """
+
+    batch_size = 1
+
+    def __init__(self, model: nn.Module, cfg: CfgNode):
+        self.model = model
+        self.cfg = cfg
+        self.title = model_title(cfg)
+
+    def predict(self, images: list[np.ndarray]) -> list[dict]:
+        """The model's outputs."""
+        with inference_context(self.model), torch.no_grad():
+            return self.model([self.prepare(image) for image in images])
+
+    def predict_steps(self, images: list[np.ndarray], steps: list[int]) -> dict[int, list[dict]]:
+        """The model's outputs after each of ``steps``, in ascending order, from one unrolling.
+
+        Raises:
+            ValueError: the model has no recurrent layer whose steps could be read out.
+        """
+        with inference_context(self.model), torch.no_grad():
+            return dict(step_outputs(self.model, [self.prepare(image) for image in images], steps))
+
+    def prepare(self, image: np.ndarray) -> dict:
+        """The model's input for one image."""
+        raise NotImplementedError
+
+    def draw(self, image: np.ndarray, output: dict, scale: float = 1.0) -> np.ndarray:
+        """An output over its image: (scale·H, scale·W, 3) RGB uint8."""
+        raise NotImplementedError
+
+
+class SegmentationOverlay(Overlay):
+    """Panoptic segmentation; instances or semantic segmentation where the model gives only those."""
+
+    def __init__(self, model: nn.Module, cfg: CfgNode):
+        super().__init__(model, cfg)
+        self._resize = T.ResizeShortestEdge(cfg.INPUT.MIN_SIZE_TEST, cfg.INPUT.MAX_SIZE_TEST)
+        self.metadata = _class_names(cfg)
+
+    def prepare(self, image: np.ndarray) -> dict:
+        """Resized as ``INPUT.{MIN,MAX}_SIZE_TEST`` say, in ``INPUT.FORMAT``."""
+        height, width = image.shape[:2]
+        if self.cfg.INPUT.FORMAT == "BGR":
+            image = image[..., ::-1]
+        resized = self._resize.get_transform(image).apply_image(np.ascontiguousarray(image))
+        return {
+            "image": torch.as_tensor(np.ascontiguousarray(resized.transpose(2, 0, 1))),
+            "height": height,
+            "width": width,
+        }
+
+    def draw(self, image: np.ndarray, output: dict, scale: float = 1.0) -> np.ndarray:
+        """See :meth:`Overlay.draw`."""
+        if "panoptic_seg" in output:
+            segments, records = output["panoptic_seg"]
+            records = visible_segments(segments, records, "prediction")
+            return draw_panoptic(image, segments.cpu().numpy(), records, self.metadata, scale)
+        if "instances" in output:
+            return draw_instances(image, output["instances"].to("cpu"), self.metadata, scale)
+        return draw_semantic(image, output["sem_seg"].argmax(dim=0).cpu().numpy(), self.metadata, scale)
+
+
+class ContourOverlay(Overlay):
+    """The contour that a Pathfinder model traces.
+
+    Its norms take the statistics of the batch, so images are predicted up to 32 at a time, not one by one.
+    """
+
+    def __init__(self, model: nn.Module, cfg: CfgNode):
+        super().__init__(model, cfg)
+        self.batch_size = min(cfg.SOLVER.IMS_PER_BATCH, _BATCH)
+
+    def prepare(self, image: np.ndarray) -> dict:
+        """Grey, at ``INPUT.PATHFINDER_SIZE``."""
+        grey, side = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), self.cfg.INPUT.PATHFINDER_SIZE
+        if grey.shape != (side, side):
+            grey = cv2.resize(grey, (side, side), interpolation=cv2.INTER_CUBIC)
+        return {"image": torch.from_numpy(grey[None])}
+
+    def draw(self, image: np.ndarray, output: dict, scale: float = 1.0) -> np.ndarray:
+        """See :meth:`Overlay.draw`."""
+        return draw_contour(image, output["sem_seg"].float().softmax(0)[1].cpu().numpy(), scale)
+
+
+def model_title(cfg: CfgNode) -> str:
+    """Architecture and, where it is recurrent, gradient method and steps of training, as "R-FPN, C-RBP 20"."""
+    recurrent, pathfinder = cfg.MODEL.RECURRENT, cfg.MODEL.META_ARCHITECTURE == "PathfinderNet"
+    if pathfinder and cfg.MODEL.PATHFINDER.LAYER == "feedforward":
+        return f"feedforward, {cfg.MODEL.PATHFINDER.FEEDFORWARD_LAYERS} layers"
+    if not pathfinder and cfg.MODEL.ROI_MASK_HEAD.NAME != "HGRUMaskHead":
+        return {"PanopticFPN": "FPN"}.get(cfg.MODEL.META_ARCHITECTURE, cfg.MODEL.META_ARCHITECTURE)
+    name = {"hgru": "hGRU", "conv_lstm": "convLSTM"}.get(recurrent.CELL, recurrent.CELL) if pathfinder else "R-FPN"
+    constrained = "C-" if recurrent.LIPSCHITZ.WEIGHT > 0 else ""
+    return f"{name}, {constrained}{recurrent.GRADIENT.upper()} {recurrent.STEPS}"
+
+
+def enlargement(image: np.ndarray, side: int = 320) -> float:
+    """Scale that brings an image's shorter side to ``side`` pixels; 1 where it is longer already."""
+    return max(1.0, side / min(image.shape[:2]))
+
+
+def _class_names(cfg: CfgNode) -> Metadata:
+    """Names and colours of ``DATASETS.TEST``'s classes; numbers where no such set is registered here."""
+    found = MetadataCatalog.get(cfg.DATASETS.TEST[0]) if cfg.DATASETS.TEST else Metadata()
+    if found.get("thing_classes") is not None or found.get("stuff_classes") is not None:
+        return found
+    return Metadata(
+        thing_classes=[f"thing {i}" for i in range(cfg.MODEL.ROI_HEADS.NUM_CLASSES)],
+        stuff_classes=["things", *(f"stuff {i}" for i in range(1, cfg.MODEL.SEM_SEG_HEAD.NUM_CLASSES))],
+    )

@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""Draw a model's predictions over pictures and videos.
+
+    python tools/demo.py --config-file configs/Scenes/rfpn_demo.yaml --weights output/demo/run/model_final.pth \\
+        --input photos/ "more/*.jpg" film.mp4 --output output/pictures
+    ... --steps 1,5,10,20             a row for each picture: the prediction after each of these steps
+    ... --compare CONFIG WEIGHTS      a second model beside it
+
+Words at the end are configuration overrides, as in MODEL.DEVICE cpu. Files that cannot be read are named and left out;
+the exit status is then 1.
+"""
+
+import argparse
+import itertools
+import logging
+import os
+import sys
+from typing import Iterable, Iterator
+
+import numpy as np
+from detectron2.modeling import build_model
+from detectron2.utils.logger import setup_logger
+from tqdm import tqdm
+
+from rfpn.analysis.figures import enlarge, side_by_side, stack_rows, write_picture
+from rfpn.analysis.media import Video, find_media, is_video, output_paths, write_video
+from rfpn.analysis.overlay import Overlay, build_overlay, enlargement
+from rfpn.analysis.time_course import parse_steps
+from rfpn.config import get_cfg
+from rfpn.data.images import read_image
+from rfpn.engine.checkpoint import Checkpointer, check_complete
+from rfpn.engine.setup import check_weights, load_cfg, one_line_errors
+
+logger = logging.getLogger("rfpn")
+
+# rows of the sheet that shows the steps of several pictures
+_SHEET_ROWS = 8
+
+
+def main(args) -> int:
+    """Draw everything; returns 1 if anything had to be left out, else 0."""
+    setup_logger(name="rfpn", abbrev_name="rfpn")
+    with one_line_errors():
+        steps = parse_steps(args.steps) if args.steps else []
+        files, problems = find_media(args.input)
+        targets = output_paths(files, args.output)
+        overlays = load_overlays(args)
+        if steps:  # a model without steps is refused before any file
+            overlays[0].predict_steps([np.zeros((64, 64, 3), np.uint8)], [1])
+        os.makedirs(args.output, exist_ok=True)
+    draw = Drawer(overlays, steps)
+    problems += draw_pictures(draw, {path: targets[path] for path in files if not is_video(path)}, args.output)
+    for path in filter(is_video, files):
+        try:
+            draw_video(draw, path, targets[path], args.max_frames)
+        except (OSError, ValueError) as error:
+            problems.append(str(error))
+    for problem in problems:
+        print(f"left out: {problem}", file=sys.stderr)
+    logger.info("written to %s", args.output)
+    return 1 if problems else 0
+
+
+def load_overlays(args) -> list[Overlay]:
+    """The model and, with ``--compare``, the second one, under different titles."""
+    weights = ["MODEL.WEIGHTS", args.weights] if args.weights else []
+    overlays = [load_overlay(args.config_file, args.opts + weights)]
+    if args.compare:
+        config_file, weights = args.compare
+        overlays.append(load_overlay(config_file, [*args.opts, "MODEL.WEIGHTS", weights]))
+        if overlays[0].title == overlays[1].title:
+            for overlay in overlays:
+                overlay.title += f" ({os.path.relpath(overlay.cfg.MODEL.WEIGHTS)})"
+    return overlays
+
+
+def load_overlay(config_file: str, overrides: list[str]) -> Overlay:
+    """A model with its weights, all of them from the file.
+
+    Raises:
+        ValueError, KeyError, OSError: naming the key or file at fault.
+    """
+    cfg = load_cfg(config_file, overrides)
+    check_weights(cfg)
+    checkpointer = Checkpointer(build_model(cfg))
+    checkpointer.load(cfg.MODEL.WEIGHTS)
+    check_complete(checkpointer, cfg.MODEL.ALLOW_MISSING_WEIGHTS)
+    return build_overlay(checkpointer.model, cfg)
+
+
+class Drawer:
+    """Turns images into pictures of what one or two models predict."""
+
+    def __init__(self, overlays: list[Overlay], steps: list[int]):
+        """``steps``: those of the first model to show; none for its final prediction."""
+        self.overlays = overlays
+        self.steps = steps
+        self.batch_size = max(overlay.batch_size for overlay in overlays)
+
+    def __call__(self, images: list[np.ndarray]) -> list[np.ndarray]:
+        """A picture for each image (H, W, 3), RGB uint8."""
+        columns = []  # title, overlay, outputs
+        for overlay in self.overlays:
+            if self.steps:
+                outputs = overlay.predict_steps(images, self.steps)
+                columns += [(f"step {step}", overlay, of_step) for step, of_step in outputs.items()]
+            else:
+                columns.append((overlay.title, overlay, overlay.predict(images)))
+        return [self._picture(image, columns, index) for index, image in enumerate(images)]
+
+    def _picture(self, image: np.ndarray, columns: list, index: int) -> np.ndarray:
+        scale = enlargement(image)
+        panels = [overlay.draw(image, outputs[index], scale) for _, overlay, outputs in columns]
+        if len(panels) == 1 and not self.steps:
+            return panels[0]
+        return side_by_side([enlarge(image, scale), *panels], ["image", *(title for title, _, _ in columns)])
+
+
+def draw_pictures(draw: Drawer, targets: dict[str, str], folder: str) -> list[str]:
+    """Draw picture files, also a sheet of rows where steps are shown; returns a line for each unreadable one."""
+    problems, rows = [], []
+
+    def readable() -> Iterator[tuple[str, np.ndarray]]:
+        for path, target in tqdm(targets.items(), desc="pictures", disable=None if targets else True):
+            try:
+                yield target, read_image(path, "RGB")
+            except (OSError, ValueError) as error:
+                problems.append(str(error))
+
+    for batch in batches(readable(), draw.batch_size):
+        for (target, _), picture in zip(batch, draw([image for _, image in batch])):
+            write_picture(target, picture)
+            rows += [picture] if len(rows) < _SHEET_ROWS else []
+    if draw.steps and len(rows) > 1:
+        write_picture(os.path.join(folder, "steps.png"), stack_rows(rows))
+    return problems
+
+
+def draw_video(draw: Drawer, path: str, target: str, max_frames: int) -> None:
+    """Draw the first frames of a video. Raises OSError or ValueError naming the file that cannot be used."""
+    video = Video(path)
+    count = min(video.length or max_frames, max_frames)
+    frames = tqdm(itertools.islice(video, max_frames), desc=os.path.basename(path), total=count, disable=None)
+    write_video(target, (picture for batch in batches(frames, draw.batch_size) for picture in draw(batch)), video.fps)
+    if video.length > max_frames:
+        logger.warning("%s: the first %d of %d frames; --max-frames takes more", path, max_frames, video.length)
+
+
+def batches(items: Iterable, size: int) -> Iterator[list]:
+    """Lists of ``size`` items, the last one shorter."""
+    items = iter(items)
+    while batch := list(itertools.islice(items, size)):
+        yield batch
+
+
+def parse_args(words: list[str] | None = None):
+    """Arguments; configuration keys end the list of inputs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config-file", required=True, metavar="FILE")
+    parser.add_argument("--weights", metavar="FILE", help="checkpoint (default: MODEL.WEIGHTS)")
+    parser.add_argument("--input", nargs="+", required=True, help="pictures, folders, globs, videos")
+    parser.add_argument("--output", default="output/pictures", help="folder (default: output/pictures)")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--compare", nargs=2, metavar=("CONFIG", "WEIGHTS"), help="a second model to show beside it")
+    shown.add_argument("--steps", help="show the prediction after these steps, e.g. 1,5,10,20")
+    parser.add_argument("--max-frames", type=int, default=1000, help="of a video, at most (default: 1000)")
+    parser.add_argument("opts", nargs=argparse.REMAINDER, help="KEY VALUE overrides of the configuration")
+    args = parser.parse_args(words)
+    if args.max_frames < 1:
+        parser.error("--max-frames must be at least 1")
+    keys = [index for index, word in enumerate(args.input) if word.isupper() and word.split(".")[0] in get_cfg()]
+    if keys:
+        args.input, args.opts = args.input[: keys[0]], args.input[keys[0] :] + args.opts
+    return args
+
+
+if __name__ == "__main__":
+    sys.exit(main(parse_args()))
