@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rfpn.layers.gates import GALAGate, channel_scale, gate_bias_start
+from rfpn.layers.gates import GALAGate, channel_scale, gate_bias_start, widened
 
 FORMS = ("released", "printed")
 
@@ -60,11 +60,11 @@ class HGRUCell(nn.Module):
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
         """One step: drive x (N, C, H, W), state h (N, C, H, W) -> next state (N, C, H, W)."""
-        g1 = torch.sigmoid(self.gate_inhibition(h))
-        c1 = self.norm_inhibition(self.inhibition(h * g1))
+        g1 = torch.sigmoid(widened(self.gate_inhibition, h))
+        c1 = self.norm_inhibition(widened(self.inhibition, h * g1))
         s = F.softplus(x - F.softplus(c1 * (self.alpha * h + self.mu)))
-        g2 = torch.sigmoid(self.gate_excitation(s))
-        c2 = self.norm_excitation(self.excitation(s))
+        g2 = torch.sigmoid(widened(self.gate_excitation, s))
+        c2 = self.norm_excitation(widened(self.excitation, s))
         gamma = self.kappa if self.gamma is None else self.gamma
         candidate = F.softplus(self.kappa * s + gamma * c2 + self.omega * s * c2)
         mixed = (1 - g2) * h + g2 * candidate
@@ -118,10 +118,10 @@ class GALAHGRUCell(nn.Module):
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
         """One step: drive x (R, C, H, W), state h (R, C, H, W) -> next state (R, C, H, W)."""
         g1 = torch.sigmoid(self.gate_inhibition(h))
-        c1 = self.norm_inhibition(self.inhibition(h * g1))
+        c1 = self.norm_inhibition(widened(self.inhibition, h * g1))
         s = F.softplus(x - c1 * (self.alpha * h + self.mu))
-        g2 = torch.sigmoid(self.gate_excitation(s))
-        candidate = F.softplus(self.norm_excitation(self.excitation(s)))
+        g2 = torch.sigmoid(widened(self.gate_excitation, s))
+        candidate = F.softplus(self.norm_excitation(widened(self.excitation, s)))
         return (1 - g2) * h + g2 * candidate
 
 

@@ -55,6 +55,20 @@ def test_C9_states_and_penalty_are_float32(name, method):
     assert stopped.hidden.dtype == torch.float32
 
 
+@pytest.mark.parametrize("name", ["gala hgru", "hgru"])
+def test_C11_only_convolutions_work_in_half_precision(name):
+    # second derivatives of a norm in bfloat16 would cost the penalty's gradient 10%
+    cell, x = build(name)
+    seen = {}
+    for module in cell.modules():
+        if not list(module.children()):
+            module.register_forward_hook(lambda m, args, out: seen.setdefault(type(m).__name__, (args[0].dtype, out.dtype)))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert cell(x, x).dtype == torch.float32
+    assert seen.pop("Conv2d") == (torch.float32, torch.bfloat16)
+    assert set(seen.values()) == {(torch.float32, torch.float32)}
+
+
 @pytest.mark.parametrize("method", ["c-rbp", "c-bptt", "equilibrium"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_C9_large_features_stay_finite(dtype, method):
