@@ -1,8 +1,12 @@
 """COCO panoptic and instances JSONs: reading, and the checks that make later errors impossible."""
 
 import json
+import math
+import os
 from collections import Counter
 from typing import NamedTuple
+
+from rfpn.data.panoptic_png import MAX_ID
 
 # Label maps are 8-bit: 0 things, 1..n_stuff, 255 void.
 MAX_STUFF = 254
@@ -31,19 +35,14 @@ def split_categories(categories: list, source: str) -> Categories:
     """Splits COCO panoptic ``categories`` (any order of ids) into things and stuff.
 
     Raises:
-        ValueError: a field is missing, an id occurs twice or is below 1, or there are over 254 stuff categories.
+        ValueError: a field is missing or of a wrong type, an id occurs twice or is below 1, or there are over 254
+            stuff categories.
     """
-    if not categories:
-        raise ValueError(f"{source}: 'categories' is missing or empty")
+    if not categories or not isinstance(categories, list):
+        raise ValueError(f"{source}: 'categories' is missing, empty or no list")
     for category in categories:
-        missing = [key for key in ("id", "name", "isthing") if key not in category]
-        if missing:
-            raise ValueError(f"{source}: category {category} has no '{missing[0]}'")
-        if category["id"] < 1:
-            raise ValueError(f"{source}: category ids start at 1, got {category['id']}")
-    repeated = [i for i, n in Counter(c["id"] for c in categories).items() if n > 1]
-    if repeated:
-        raise ValueError(f"{source}: category id {repeated[0]} occurs twice")
+        _check_fields(category, _CATEGORY, f"{source}: category {_name(category)}", optional=("color",))
+    _check_unique(source, "category id", [c["id"] for c in categories])
     ordered = sorted(categories, key=lambda c: c["id"])
     split = Categories([c for c in ordered if c["isthing"]], [c for c in ordered if not c["isthing"]])
     if len(split.stuff) > MAX_STUFF:
@@ -55,14 +54,14 @@ def read_json(path: str) -> dict:
     """Reads a JSON object.
 
     Raises:
-        FileNotFoundError, ValueError: the file is missing, or no JSON object; both name it.
+        OSError, ValueError: the file is missing or unreadable, or no JSON object; all name it.
     """
     try:
-        with open(path) as f:
-            content = json.load(f)
+        with open(path, encoding="utf-8") as f:
+            content = json.load(f, parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: no such annotation file") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not a JSON file ({error})") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path}: expected a JSON object with images, annotations and categories")
@@ -73,67 +72,171 @@ def read_panoptic_json(path: str) -> dict:
     """Reads a COCO panoptic JSON and checks each record's fields.
 
     Raises:
-        FileNotFoundError, ValueError: naming the file, the image and the field at fault.
+        OSError, ValueError: naming the file, the image and the field at fault.
     """
     content = read_json(path)
-    for key in ("images", "annotations", "categories"):
-        if not isinstance(content.get(key), list):
-            raise ValueError(f"{path}: no list '{key}'")
-    categories = {c["id"] for group in split_categories(content["categories"], path) for c in group}
-    for image in content["images"]:
-        for key in ("id", "file_name", "height", "width"):
-            if key not in image:
-                raise ValueError(f"{path}: image {image.get('id', image)} has no '{key}'")
-    _check_unique(path, "image id", [image["id"] for image in content["images"]])
-    images = {image["id"] for image in content["images"]}
+    images = _check_images(path, content)
+    categories = {c["id"] for group in split_categories(content.get("categories"), path) for c in group}
     for annotation in content["annotations"]:
-        if "segments_info" not in annotation:
+        if isinstance(annotation, dict) and "segments_info" not in annotation:
             raise ValueError(
                 f"{path}: this is an instances JSON (its annotations have no 'segments_info'); "
                 "a panoptic JSON is due here, pass this file as instances_json"
             )
-        _check_annotation(path, annotation, images, categories)
+        _check_panoptic(path, annotation, images, categories)
     _check_unique(path, "annotation of image", [a["image_id"] for a in content["annotations"]])
+    # the label map of a picture bears the name of its panoptic PNG
+    stems = [os.path.splitext(a["file_name"])[0] for a in content["annotations"]]
+    _check_unique(path, "annotations' file name", stems)
     return content
 
 
 def read_instances_json(path: str) -> dict:
-    """Reads a COCO instances JSON.
+    """Reads a COCO instances JSON and checks the fields that training uses; masks are only looked at from outside.
 
     Raises:
-        FileNotFoundError, ValueError: naming the file; also when a panoptic JSON is given.
+        OSError, ValueError: naming the file; also when a panoptic JSON is given.
     """
     content = read_json(path)
-    for key in ("images", "annotations", "categories"):
-        if not isinstance(content.get(key), list):
-            raise ValueError(f"{path}: no list '{key}'")
-    if any("segments_info" in annotation for annotation in content["annotations"]):
+    images = _check_images(path, content)
+    if any(isinstance(a, dict) and "segments_info" in a for a in content["annotations"]):
         raise ValueError(
             f"{path}: this is a panoptic JSON (its annotations have 'segments_info'); "
             "an instances JSON is due here, pass this file as panoptic_json"
         )
+    if not isinstance(content.get("categories"), list):
+        raise ValueError(f"{path}: no list 'categories'")
+    for category in content["categories"]:
+        _check_fields(category, {key: _CATEGORY[key] for key in ("id", "name")}, f"{path}: category {_name(category)}")
+    categories = {c["id"] for c in content["categories"]}
+    for annotation in content["annotations"]:
+        where = f"{path}: annotation {_name(annotation)}"
+        _check_fields(annotation, _INSTANCE, where, optional=("iscrowd",))
+        _check_known(annotation["image_id"], images, f"{where} has image_id", "images")
+        _check_known(annotation["category_id"], categories, f"{where} has category_id", "categories")
+        size = images[annotation["image_id"]]
+        if not _is_mask(annotation.get("segmentation", []), size):
+            raise ValueError(f"{where}: 'segmentation' must be a list of polygons, or RLE of size {list(size)}")
+    _check_unique(path, "annotation id", [a["id"] for a in content["annotations"]])
     return content
 
 
-def _check_annotation(path: str, annotation: dict, images: set, categories: set) -> None:
-    for key in ("image_id", "file_name"):
-        if key not in annotation:
-            raise ValueError(f"{path}: an annotation has no '{key}'")
+def _check_images(path: str, content: dict) -> dict:
+    """Checks the list of images; returns id -> (height, width)."""
+    for key in ("images", "annotations"):
+        if not isinstance(content.get(key), list):
+            raise ValueError(f"{path}: no list '{key}'")
+    for image in content["images"]:
+        _check_fields(image, _IMAGE, f"{path}: image {_name(image)}")
+    ids = [image["id"] for image in content["images"]]
+    if len({type(i) for i in ids}) > 1:
+        raise ValueError(f"{path}: image ids must be all integers or all strings")
+    _check_unique(path, "image id", ids)
+    return {image["id"]: (image["height"], image["width"]) for image in content["images"]}
+
+
+def _check_panoptic(path: str, annotation: dict, images: dict, categories: set) -> None:
+    _check_fields(annotation, _ANNOTATION, f"{path}: annotation of image {_name(annotation, 'image_id')}")
     image_id = annotation["image_id"]
-    if image_id not in images:
-        raise ValueError(f"{path}: image {image_id} is annotated but not listed in 'images'")
+    _check_known(image_id, images, f"{path}: annotation of image", "images")
     for segment in annotation["segments_info"]:
-        for key in ("id", "category_id", "area", "iscrowd"):
-            if key not in segment:
-                raise ValueError(f"{path}: image {image_id}, segment {segment.get('id', segment)} has no '{key}'")
-        if segment["category_id"] not in categories:
-            raise ValueError(
-                f"{path}: image {image_id}, segment {segment['id']} has category_id "
-                f"{segment['category_id']}, which 'categories' does not list"
-            )
+        where = f"{path}: image {image_id}, segment {_name(segment)}"
+        _check_fields(segment, _SEGMENT, where)
+        _check_known(segment["category_id"], categories, f"{where} has category_id", "categories")
+
+
+def _check_fields(record: dict, fields: dict, where: str, optional: tuple = ()) -> None:
+    """Every field is there, unless optional, and passes its test; ``where`` begins the message."""
+    if not isinstance(record, dict):
+        raise ValueError(f"{where} is no JSON object")
+    for key, (test, wanted) in fields.items():
+        if key not in record:
+            if key in optional:
+                continue
+            raise ValueError(f"{where} has no '{key}'")
+        if not test(record[key]):
+            raise ValueError(f"{where}: '{key}' must be {wanted}, got {record[key]!r:.80}")
+
+
+def _check_known(value, known, where: str, key: str) -> None:
+    if value not in known:
+        raise ValueError(f"{where} {value!s:.60}, which '{key}' does not list")
 
 
 def _check_unique(path: str, what: str, values: list) -> None:
     if len(set(values)) != len(values):
         repeated = next(v for v, n in Counter(values).items() if n > 1)
         raise ValueError(f"{path}: {what} {repeated} occurs twice")
+
+
+def _name(record, key: str = "id"):
+    """What to call a record in a message."""
+    return f"{record.get(key, record) if isinstance(record, dict) else record!s:.60}"
+
+
+def _refuse_constant(name: str):
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _integer(least: int, most: int):
+    # type(): JSON's true and false are no numbers here
+    return (lambda v: type(v) is int and least <= v <= most), f"an integer in [{least}, {most}]"
+
+
+def _is_file_name(value) -> bool:
+    """A path below the folder it is joined to: predictions and label maps are written under these names."""
+    if not isinstance(value, str) or "\0" in value or os.path.isabs(value):
+        return False
+    return bool(os.path.basename(value)) and ".." not in value.replace("\\", "/").split("/")
+
+
+def _is_box(value) -> bool:
+    numbers = isinstance(value, list) and len(value) == 4 and all(type(v) in (int, float) for v in value)
+    return numbers and all(map(math.isfinite, value))
+
+
+def _is_color(value) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == 3 and all(type(v) is int and 0 <= v <= 255 for v in value)
+
+
+def _is_mask(value, size: tuple) -> bool:
+    if isinstance(value, dict):
+        return value.get("size") == list(size) and _is_counts(value.get("counts"), size[0] * size[1])
+    return isinstance(value, list) and all(isinstance(polygon, list) for polygon in value)
+
+
+def _is_counts(value, pixels: int) -> bool:
+    if isinstance(value, list):  # not compressed
+        return all(type(v) is int and v >= 0 for v in value) and sum(value) == pixels
+    return isinstance(value, str) and value.isascii()
+
+
+_ID = (lambda v: type(v) in (int, str)), "an integer or a string"
+_FLAG = (lambda v: v in (0, 1)), "0 or 1"
+_FILE_NAME = _is_file_name, "a relative path without '..'"
+# field -> its test, and the words for what passes it
+_CATEGORY = {
+    "id": _integer(1, 2**31 - 1),
+    "name": ((lambda v: isinstance(v, str) and v != ""), "a name"),
+    "isthing": _FLAG,
+    "color": (_is_color, "three integers in [0, 255]"),
+}
+_IMAGE = {"id": _ID, "file_name": _FILE_NAME, "height": _integer(1, 2**16), "width": _integer(1, 2**16)}
+_ANNOTATION = {
+    "image_id": _ID,
+    "file_name": _FILE_NAME,
+    "segments_info": ((lambda v: isinstance(v, list)), "a list"),
+}
+_SEGMENT = {
+    "id": _integer(1, MAX_ID),
+    "category_id": _integer(1, 2**31 - 1),
+    "area": ((lambda v: type(v) in (int, float)), "a number of pixels"),
+    "iscrowd": _FLAG,
+}
+_INSTANCE = {
+    "id": _ID,
+    "image_id": _ID,
+    "category_id": _integer(0, 2**31 - 1),
+    "bbox": (_is_box, "four finite numbers"),
+    "iscrowd": _FLAG,
+}

@@ -3,45 +3,78 @@
 from detectron2.config import CfgNode
 from detectron2.data import DatasetCatalog, MetadataCatalog, build_detection_test_loader, build_detection_train_loader
 
-from rfpn.data.check import check_class_counts, check_files, check_metadata
+from rfpn.data.check import check_categories, check_class_counts, check_files, check_metadata, check_same_classes
 from rfpn.data.mapper import PanopticMapper
 from rfpn.data.pathfinder.loader import build_pathfinder_test_loader
 from rfpn.data.pathfinder.mapper import PathfinderMapper
+from rfpn.data.records import check_label_maps, check_masks, load_records, training_records
 
 
 def check_datasets(cfg: CfgNode) -> None:
-    """Check every data set of a config before anything is built.
+    """Check every data set of a config before anything is built; those of ``DATASETS.TEST`` are loaded once.
 
     Raises:
         KeyError, ValueError, OSError: naming the data set and what it lacks.
     """
     if not cfg.DATASETS.TRAIN:
         raise ValueError("DATASETS.TRAIN names no data set")
-    evaluated = set(cfg.DATASETS.TEST)
-    for name in dict.fromkeys((*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST)):
-        kind = _kind(name)
-        if kind == "pathfinder":
-            continue
-        check_files(name)
-        if kind == "coco_panoptic_seg" or cfg.MODEL.META_ARCHITECTURE == "PanopticFPN":
-            check_metadata(name, needs_panoptic=name in evaluated)
-            check_class_counts(
-                name,
-                thing_classes=cfg.MODEL.ROI_HEADS.NUM_CLASSES,
-                sem_seg_classes=cfg.MODEL.SEM_SEG_HEAD.NUM_CLASSES,
-            )
+    for name in cfg.DATASETS.TRAIN:
+        _check_dataset(cfg, name, needs_panoptic=name in cfg.DATASETS.TEST)
+    for name in cfg.DATASETS.TEST:
+        _check_evaluated(cfg, name)
+    check_same_classes((*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST))
 
 
 def build_train_loader(cfg: CfgNode):
     """Endless training loader over ``DATASETS.TRAIN``."""
-    return build_detection_train_loader(cfg, mapper=build_mapper(cfg, cfg.DATASETS.TRAIN[0], is_train=True))
+    mapper = build_mapper(cfg, cfg.DATASETS.TRAIN[0], is_train=True)
+    if cfg.MODEL.KEYPOINT_ON or cfg.MODEL.LOAD_PROPOSALS:
+        return build_detection_train_loader(cfg, mapper=mapper)
+    filter_empty = cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS
+    records = []
+    for name in cfg.DATASETS.TRAIN:
+        some = training_records(name, filter_empty=filter_empty)
+        if cfg.MODEL.META_ARCHITECTURE == "PanopticFPN":
+            check_label_maps(name, some)
+        records += some
+    return build_detection_train_loader(cfg, mapper=mapper, dataset=records)
 
 
 def build_test_loader(cfg: CfgNode, dataset_name: str):
-    """Loader over one data set for evaluation."""
+    """Loader over one data set for evaluation, checked first.
+
+    Raises:
+        KeyError, ValueError, OSError: naming the data set and what it lacks.
+    """
+    _check_evaluated(cfg, dataset_name)
     if _kind(dataset_name) == "pathfinder":
         return build_pathfinder_test_loader(cfg, dataset_name)
     return build_detection_test_loader(cfg, dataset_name, mapper=build_mapper(cfg, dataset_name, is_train=False))
+
+
+def _check_dataset(cfg: CfgNode, name: str, needs_panoptic: bool) -> None:
+    kind = _kind(name)
+    if kind == "pathfinder":
+        return
+    check_files(name)
+    if kind == "coco_panoptic_seg" or cfg.MODEL.META_ARCHITECTURE == "PanopticFPN":
+        check_metadata(name, needs_panoptic=needs_panoptic)
+        check_class_counts(
+            name,
+            thing_classes=cfg.MODEL.ROI_HEADS.NUM_CLASSES,
+            sem_seg_classes=cfg.MODEL.SEM_SEG_HEAD.NUM_CLASSES,
+        )
+
+
+def _check_evaluated(cfg: CfgNode, name: str) -> None:
+    """What an evaluation will read is there and fits, so that no training ends with a failing evaluation."""
+    _check_dataset(cfg, name, needs_panoptic=True)
+    records = load_records(name)
+    check_masks(records)
+    if _kind(name) == "coco_panoptic_seg":
+        check_categories(name)
+        if cfg.MODEL.META_ARCHITECTURE == "PanopticFPN":
+            check_label_maps(name, records)
 
 
 def build_mapper(cfg: CfgNode, dataset_name: str, is_train: bool):

@@ -1,12 +1,11 @@
 """Checks of registered datasets that fail before the first iteration, each with one line that says what to do."""
 
 import contextlib
-import logging
 import os
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
-logger = logging.getLogger(__name__)
+from rfpn.data.annotations import read_panoptic_json, split_categories
 
 PREPARE_COMMAND = "`python datasets/prepare_coco_panoptic.py --root <folder> --splits <split>`"
 
@@ -59,6 +58,48 @@ def check_metadata(dataset_name: str, *, needs_panoptic: bool = True) -> None:
             )
 
 
+def check_categories(dataset_name: str) -> None:
+    """Reads the panoptic JSON of a set and checks that the id maps of its metadata hold the JSON's categories.
+
+    Raises:
+        OSError, ValueError: the JSON is wrong, or naming the category that the metadata lack or number otherwise.
+    """
+    metadata = MetadataCatalog.get(dataset_name)
+    path = metadata.panoptic_json
+    split = split_categories(read_panoptic_json(path)["categories"], path)
+    for kind, categories in (("thing", split.things), ("stuff", split.stuff)):
+        key = f"{kind}_dataset_id_to_contiguous_id"
+        # 0 is no category: it stands for "things" in Detectron2's own COCO metadata
+        known, listed = set(getattr(metadata, key)) - {0}, {c["id"] for c in categories}
+        if known != listed:
+            raise ValueError(
+                f"dataset '{dataset_name}': {key} has the category ids {_some(known - listed)} that the {kind} "
+                f"categories of {path} lack, and lacks {_some(listed - known)}"
+            )
+
+
+def check_same_classes(dataset_names: tuple) -> None:
+    """Checks that sets which are trained on or evaluated together number their classes alike.
+
+    Raises:
+        ValueError: naming two sets that differ.
+    """
+    first = {}
+    for name in dataset_names:
+        metadata = MetadataCatalog.get(name)
+        for key in ("thing_classes", "stuff_classes"):
+            value = metadata.get(key)
+            other = first.setdefault(key, name) if value is not None else name
+            if MetadataCatalog.get(other).get(key) != value:
+                raise ValueError(f"datasets '{other}' and '{name}' differ in {key}; a model serves one list of classes")
+
+
+def _some(ids: set) -> str:
+    """The first five ids, for messages."""
+    shown = sorted(ids, key=str)[:5]
+    return (", ".join(map(str, shown)) or "none") + (", ..." if len(ids) > len(shown) else "")
+
+
 def check_class_counts(dataset_name: str, *, thing_classes: int, sem_seg_classes: int) -> None:
     """Checks MODEL.ROI_HEADS.NUM_CLASSES and MODEL.SEM_SEG_HEAD.NUM_CLASSES against a separated panoptic set.
 
@@ -103,21 +144,4 @@ def check_files(dataset_name: str) -> None:
     if missing and not metadata.get("made_on_use"):
         raise FileNotFoundError(
             f"dataset '{dataset_name}': missing {', '.join(missing)}; make it with {PREPARE_COMMAND}"
-        )
-
-
-def check_instances(dataset_name: str, dataset_dicts: list) -> None:
-    """Logs how many instances are kept and how many crowd regions dropped.
-
-    Raises:
-        ValueError: there are crowd regions only, so nothing can be learned; often an exporter flagged RLE masks as
-            crowds.
-    """
-    crowd = sum(a.get("iscrowd", 0) for d in dataset_dicts for a in d.get("annotations", ()))
-    kept = sum(len(d.get("annotations", ())) for d in dataset_dicts) - crowd
-    logger.info(f"{dataset_name}: {len(dataset_dicts)} images, {kept} instances kept, {crowd} crowd regions dropped")
-    if crowd and not kept:
-        raise ValueError(
-            f"dataset '{dataset_name}': 0 instances kept, {crowd} dropped because 'iscrowd' is 1; "
-            "set it to 0 where the mask is of one object"
         )

@@ -11,23 +11,40 @@ _ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
 _OPAQUE_MODES = ("1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
 
 
-def load_image(path: str) -> Image.Image:
+def load_image(path: str, size: Optional[tuple] = None) -> Image.Image:
     """Opens and fully decodes ``path``.
+
+    Args:
+        size: (width, height) in pixels that the picture must have; checked before anything is decoded.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is no picture, is truncated, or is above Pillow's pixel limit.
+        ValueError: the file is no picture, is truncated or damaged, of another size, or above Pillow's pixel limit.
     """
     if ImageFile.LOAD_TRUNCATED_IMAGES:
         raise ValueError(f"{path}: PIL.ImageFile.LOAD_TRUNCATED_IMAGES is set, which hides damage; unset it")
     try:
         with Image.open(path) as image:
-            image.load()
+            wrong = _wrong_size(image, size)
+            if not wrong:
+                image.load()
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: no such image") from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path}: unreadable image ({error})") from error
+    except Exception as error:  # decoders of damaged files raise anything: SyntaxError, struct.error, IndexError, ...
+        raise ValueError(f"{path}: unreadable image ({error or type(error).__name__})") from error
+    if wrong:
+        raise ValueError(f"{path}: {wrong}")
     return image
+
+
+def _wrong_size(image: Image.Image, size: Optional[tuple]) -> str:
+    """What is wrong with a picture's size as its header gives it; empty if nothing is."""
+    limit = Image.MAX_IMAGE_PIXELS
+    if size is not None and image.size != tuple(size):
+        return f"is {image.width}x{image.height} pixels, not {size[0]}x{size[1]}"
+    if limit is not None and image.width * image.height > limit:  # Pillow itself only warns up to the double of it
+        return f"{image.width}x{image.height} pixels are above the limit PIL.Image.MAX_IMAGE_PIXELS, {limit}"
+    return ""
 
 
 def read_image(path: str, format: Optional[str] = "BGR") -> np.ndarray:

@@ -1,6 +1,7 @@
 """The dataset mapper of panoptic training: Detectron2's, with safe reading and checked labels."""
 
 import copy
+from typing import Optional
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from detectron2.structures import BitMasks, Boxes, Instances, PolygonMasks
 
 from rfpn.data.annotations import IGNORE_LABEL
 from rfpn.data.images import read_image, read_label_map
+from rfpn.data.records import check_masks
 
 # Of no use to models, and large.
 _ANNOTATION_KEYS = ("annotations", "sem_seg_file_name", "pan_seg_file_name", "segments_info")
@@ -26,21 +28,32 @@ class PanopticMapper(DatasetMapper):
     """
 
     @configurable
-    def __init__(self, is_train: bool, *, sem_seg_classes: int, ignore_label: int = IGNORE_LABEL, **kwargs):
+    def __init__(
+        self,
+        is_train: bool,
+        *,
+        sem_seg_classes: int,
+        thing_classes: Optional[int] = None,
+        ignore_label: int = IGNORE_LABEL,
+        **kwargs,
+    ):
         """
         Args:
             is_train: training or inference.
+            thing_classes: contiguous ids of instances lie in [0, thing_classes); None for no check.
             sem_seg_classes: values of the label map lie in [0, sem_seg_classes) or equal ``ignore_label``.
             kwargs: as :class:`detectron2.data.DatasetMapper`.
         """
         super().__init__(is_train, **kwargs)
         self.sem_seg_classes = sem_seg_classes
+        self.thing_classes = thing_classes
         self.ignore_label = ignore_label
 
     @classmethod
     def from_config(cls, cfg, is_train: bool = True):
         return {
             **super().from_config(cfg, is_train),
+            "thing_classes": cfg.MODEL.ROI_HEADS.NUM_CLASSES,
             "sem_seg_classes": cfg.MODEL.SEM_SEG_HEAD.NUM_CLASSES,
             "ignore_label": cfg.MODEL.SEM_SEG_HEAD.IGNORE_VALUE,
         }
@@ -98,12 +111,27 @@ class PanopticMapper(DatasetMapper):
         return labels
 
     def _transform_annotations(self, dataset_dict: dict, transforms, image_shape: tuple) -> None:
-        if any(a.get("iscrowd", 0) == 0 for a in dataset_dict["annotations"]):
-            self._check_mask_format(dataset_dict)
-            super()._transform_annotations(dataset_dict, transforms, image_shape)
-        else:
+        instances = [a for a in dataset_dict["annotations"] if a.get("iscrowd", 0) == 0]
+        if not instances:
             del dataset_dict["annotations"]
             dataset_dict["instances"] = self._no_instances(image_shape)
+            return
+        self._check_mask_format(dataset_dict)
+        if self.use_instance_mask:
+            check_masks([dataset_dict])
+        self._check_classes(dataset_dict["file_name"], instances)
+        try:
+            super()._transform_annotations(dataset_dict, transforms, image_shape)
+        except Exception as error:  # Detectron2 and pycocotools raise anything on damaged masks and boxes
+            raise ValueError(f"the instances of {dataset_dict['file_name']} are damaged ({error})") from error
+
+    def _check_classes(self, file_name: str, instances: list) -> None:
+        wrong = [a["category_id"] for a in instances if self.thing_classes and a["category_id"] >= self.thing_classes]
+        if wrong:
+            raise ValueError(
+                f"{file_name}: has an instance of class {wrong[0]}, but MODEL.ROI_HEADS.NUM_CLASSES is "
+                f"{self.thing_classes}"
+            )
 
     def _check_mask_format(self, record: dict) -> None:
         if self.use_instance_mask and self.instance_mask_format == "polygon":

@@ -21,7 +21,8 @@ from rfpn.data.annotations import (
     read_panoptic_json,
     split_categories,
 )
-from rfpn.data.check import PREPARE_COMMAND, check_files, check_instances
+from rfpn.data.check import PREPARE_COMMAND, check_files
+from rfpn.data.records import check_pictures
 from rfpn.data.semantic import Split, prepare_split, split_of_folder, write_json
 
 logger = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ def load_panoptic(name: str, split: Split, *, derive: bool) -> list:
 
     Raises:
         FileNotFoundError: a folder, or pictures listed in ``images``, are missing; names them.
-        ValueError: the JSONs don't fit each other, or every instance is a crowd region.
+        ValueError: the JSONs are wrong or don't fit each other.
     """
     check_files(name)
     content = read_panoptic_json(split.panoptic_json)
@@ -157,8 +158,7 @@ def load_panoptic(name: str, split: Split, *, derive: bool) -> list:
     ]
     if not records:
         raise ValueError(f"{split.panoptic_json}: no annotated images")
-    _check_pictures(records)
-    check_instances(name, records)
+    check_pictures(records)
     return records
 
 
@@ -205,24 +205,6 @@ def _check_categories(name: str, categories: Categories, split: Split) -> None:
         or metadata.stuff_dataset_id_to_contiguous_id != {0: 0, **categories.stuff_ids()}
     ):
         raise ValueError(f"{split.panoptic_json}: its categories are not those that '{name}' was registered with")
-
-
-def _check_pictures(records: list) -> None:
-    """Every picture that the JSON lists must be there; folders are listed once rather than files asked one by one."""
-    listings = {}
-    missing = []
-    for record in records:
-        for key in ("file_name", "pan_seg_file_name", "sem_seg_file_name"):
-            folder, file = os.path.split(record[key])
-            if folder not in listings:
-                listings[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
-            if file not in listings[folder]:
-                missing.append(f"image {record['image_id']}: {record[key]}")
-    if missing:
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        raise FileNotFoundError(
-            f"missing files: {'; '.join(missing[:5])}{more}. Check the set with {PREPARE_COMMAND}"
-        )
 
 
 def _derive(split: Split) -> None:

@@ -1,5 +1,7 @@
 """Segment ids in COCO panoptic PNGs: id = R + 256 G + 256² B, 0 is void (panopticapi's format)."""
 
+from typing import Optional
+
 import numpy as np
 from PIL import Image
 
@@ -12,8 +14,9 @@ def encode_ids(ids: np.ndarray) -> np.ndarray:
     """Segment ids (H, W), any integer type, to colours (H, W, 3) uint8.
 
     Raises:
-        ValueError: an id is negative or above 2²⁴ − 1, which three bytes can't hold.
+        ValueError: the type is no integer, or an id is negative or above 2²⁴ − 1, which three bytes can't hold.
     """
+    _check_integer(ids)
     if ids.size and (ids.min() < 0 or ids.max() > MAX_ID):
         raise ValueError(
             f"segment ids must lie in [0, {MAX_ID}], got {ids.min()} to {ids.max()}"
@@ -26,17 +29,27 @@ def decode_ids(rgb: np.ndarray) -> np.ndarray:
     """Colours (H, W, 3 or 4), any integer type, to segment ids (H, W) int32; a fourth channel is ignored."""
     if rgb.ndim != 3 or rgb.shape[2] not in (3, 4):
         raise ValueError(f"a panoptic picture has shape (H, W, 3), got {rgb.shape}")
+    _check_integer(rgb)
     rgb = rgb.astype(np.int32)  # numpy 2 keeps uint8 in products, which would overflow
     return rgb[..., 0] + 256 * rgb[..., 1] + 65536 * rgb[..., 2]
 
 
-def read_panoptic_png(path: str) -> np.ndarray:
+def _check_integer(array: np.ndarray) -> None:
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"segment ids and their colours are integers, got {array.dtype}")
+
+
+def read_panoptic_png(path: str, size: Optional[tuple] = None) -> np.ndarray:
     """Segment ids (H, W) int32 of one panoptic PNG.
 
+    Args:
+        size: (width, height) that it must have.
+
     Raises:
-        ValueError: the file is no colour picture (a label map saved as grey or palette), or is damaged.
+        FileNotFoundError, ValueError: as :func:`load_image`; or the file is no colour picture (a label map saved as
+            grey or palette).
     """
-    image = load_image(path)
+    image = load_image(path, size)
     if image.mode not in ("RGB", "RGBA"):
         raise ValueError(
             f"{path}: a panoptic PNG is an RGB picture of segment ids (R + 256 G + 65536 B), "

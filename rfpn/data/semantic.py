@@ -15,7 +15,7 @@ import pycocotools.mask as mask_util
 from PIL import Image
 
 from rfpn.data.annotations import IGNORE_LABEL, Categories, read_panoptic_json, split_categories
-from rfpn.data.images import load_image, read_label_map
+from rfpn.data.images import read_image, read_label_map
 from rfpn.data.panoptic_png import index_segments, read_panoptic_png
 
 
@@ -90,18 +90,20 @@ def prepare_picture(pair: tuple, split: Split, categories: Categories, check_ima
         check_images: also decode the photograph.
     """
     image, annotation = pair
+    height, width = image["height"], image["width"]
     problems, instances, written = [], [], False
     if check_images:
         try:
             path = os.path.join(split.image_root, image["file_name"])
-            _check_size(path, load_image(path).size[::-1], image)
+            shape = read_image(path).shape[:2]  # as training reads it
+            if shape != (height, width):
+                raise ValueError(f"{path}: is {shape[1]}x{shape[0]} pixels, but 'images' says {width}x{height}")
         except (OSError, ValueError) as error:
             problems.append(f"image {image['id']}: {error}")
     try:
         segments = annotation["segments_info"]
         path = os.path.join(split.panoptic_root, annotation["file_name"])
-        ids = read_panoptic_png(path)
-        _check_size(path, ids.shape, image)
+        ids = read_panoptic_png(path, (width, height))
         try:
             index, areas = index_segments(ids, segments)
         except ValueError as error:
@@ -149,11 +151,6 @@ def prepare_split(split: Split, *, workers: int = 1, check_images: bool = True, 
     if not problems and not os.path.isfile(split.instances_json):
         _write_instances_json(split.instances_json, content, categories, results)
     return problems, sum(result.written for result in results)
-
-
-def _check_size(path: str, shape: tuple, image: dict) -> None:
-    if tuple(shape) != (image["height"], image["width"]):
-        raise ValueError(f"{path}: is {shape[1]}x{shape[0]}, but 'images' says {image['width']}x{image['height']}")
 
 
 def _write_label_map(path: str, labels: np.ndarray) -> bool:

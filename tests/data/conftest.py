@@ -6,6 +6,7 @@ def catalogs(monkeypatch, tmp_path):
     """Undoes all registrations of a test, and keeps derived files in the test's folder."""
     from detectron2.data import DatasetCatalog, MetadataCatalog
 
+    import rfpn.data.builtin  # noqa: F401  its sets stay
     from rfpn.data import panoptic
 
     monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))

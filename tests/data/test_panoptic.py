@@ -122,22 +122,6 @@ def test_A8_panoptic_and_instances_json_exchanged(tmp_path):
         DatasetCatalog.get("tiny")
 
 
-def test_A9_all_crowd_set_is_an_error_with_counts(tmp_path):
-    layout = [(7, (0, 0, 20, 20), 1)]
-    root = write_set(tmp_path / "set", [layout, layout])
-    register_panoptic_folder("tiny", str(root), "train")
-    with pytest.raises(ValueError, match="0 instances kept, 2 dropped"):
-        DatasetCatalog.get("tiny")
-
-
-def test_A9_counts_are_logged(tmp_path, caplog):
-    root = write_set(tmp_path / "set", [[(7, (0, 0, 20, 20), 1), (3, (30, 0, 50, 20), 0)]])
-    register_panoptic_folder("tiny", str(root), "train")
-    with caplog.at_level("INFO", logger="rfpn"):
-        DatasetCatalog.get("tiny")
-    assert "1 instances kept, 1 crowd regions dropped" in caplog.text
-
-
 def test_A12_same_arguments_again_do_nothing_others_are_refused(tmp_path):
     root = write_set(tmp_path / "set", mixed_layouts())
     other = write_set(tmp_path / "other", mixed_layouts())

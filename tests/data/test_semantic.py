@@ -58,7 +58,7 @@ def test_A4_can_be_run_again_and_mends_wrong_maps(tree):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda c: c["images"][0].update(width=32), "is 64x48, but 'images' says 32x48"),
+        (lambda c: c["images"][0].update(width=32), "is 64x48 pixels, but 'images' says 32x48"),
         (lambda c: c["annotations"][0]["segments_info"].pop(), "not listed: 4000"),
         (lambda c: c["annotations"][0]["segments_info"][0].update(area=1), "segment 1000's area"),
         (lambda c: c["images"].append({"id": 9, "file_name": "a.png", "height": 1, "width": 1}), "image 9: "),

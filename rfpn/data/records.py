@@ -1,0 +1,123 @@
+"""Dataset dicts of any registered set, with the checks that Detectron2's own loaders leave out."""
+
+import logging
+import os
+
+from detectron2.data import DatasetCatalog, MetadataCatalog
+
+from rfpn.data.annotations import read_instances_json, read_panoptic_json
+from rfpn.data.check import PREPARE_COMMAND
+from rfpn.data.rle import fits
+
+logger = logging.getLogger(__name__)
+
+
+def load_records(dataset_name: str) -> list:
+    """Detectron2 dataset dicts of one set, all of whose files are there.
+
+    Raises:
+        OSError, ValueError: naming the data set or file at fault, whichever loader it was registered with.
+    """
+    try:
+        records = DatasetCatalog.get(dataset_name)
+    except (AssertionError, AttributeError, IndexError, KeyError, TypeError) as error:  # Detectron2's loaders
+        _check_annotation_files(dataset_name)
+        raise ValueError(
+            f"dataset '{dataset_name}' cannot be loaded ({type(error).__name__}: {error}); "
+            f"if it is panoptic, check it with {PREPARE_COMMAND}"
+        ) from error
+    if not len(records):
+        raise ValueError(f"dataset '{dataset_name}' has no images")
+    check_pictures(records)
+    return records
+
+
+def check_pictures(records: list) -> None:
+    """Every picture that records name must be there; folders are listed once rather than files asked one by one.
+
+    Raises:
+        FileNotFoundError: naming the first five with their images' ids.
+    """
+    listings = {}
+    missing = []
+    for number, record in enumerate(records):
+        for key in ("file_name", "pan_seg_file_name", "sem_seg_file_name"):
+            path = record.get(key)
+            if path is None or "://" in path:
+                continue
+            folder, file = os.path.split(path)
+            if folder not in listings:
+                listings[folder] = set(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else set()
+            if file not in listings[folder]:
+                missing.append(f"image {record.get('image_id', number)}: {path}")
+    if missing:
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        raise FileNotFoundError(
+            f"missing files: {'; '.join(missing[:5])}{more}. Check the set with {PREPARE_COMMAND}"
+        )
+
+
+def check_label_maps(dataset_name: str, records: list) -> None:
+    """Every record names a label map, as Panoptic FPN needs.
+
+    Raises:
+        ValueError: Detectron2's "standard" panoptic form, which has none, or another set without them.
+    """
+    without = [record for record in records if record.get("sem_seg_file_name") is None]
+    if without:
+        raise ValueError(
+            f"dataset '{dataset_name}': {len(without)} of {len(records)} images have no label map (sem_seg_file_name); "
+            "take the set's '_separated' form, or register it with rfpn.data.panoptic.register_panoptic"
+        )
+
+
+def check_masks(records: list) -> None:
+    """Every RLE mask is whole, as scoring needs it; see :mod:`rfpn.data.rle`.
+
+    Raises:
+        ValueError: naming the image.
+    """
+    for record in records:
+        for annotation in record.get("annotations", ()):
+            mask = annotation.get("segmentation")
+            if isinstance(mask, dict) and not fits(mask, (record["height"], record["width"])):
+                raise ValueError(f"image {record['image_id']}, {record['file_name']}: an RLE mask is damaged")
+
+
+def training_records(dataset_name: str, *, filter_empty: bool) -> list:
+    """:func:`load_records` for training; logs how many instances are kept and how many crowd regions dropped.
+
+    Args:
+        filter_empty: leave out images without instances (``DATALOADER.FILTER_EMPTY_ANNOTATIONS``).
+
+    Raises:
+        ValueError: there are crowd regions only, so nothing can be learned (often an exporter flagged RLE masks as
+            crowds), or ``filter_empty`` leaves no image.
+    """
+    records = load_records(dataset_name)
+    if not any("annotations" in record for record in records):
+        return records
+    crowds = [sum(a.get("iscrowd", 0) for a in r.get("annotations", ())) for r in records]
+    instances = [len(r.get("annotations", ())) - crowd for r, crowd in zip(records, crowds)]
+    counts = f"{sum(instances)} instances kept, {sum(crowds)} crowd regions dropped"
+    logger.info(f"{dataset_name}: {len(records)} images, {counts}, {instances.count(0)} images without instances")
+    if any(crowds) and not any(instances):
+        raise ValueError(
+            f"dataset '{dataset_name}': {counts} because 'iscrowd' is 1; set it to 0 where the mask is of one object"
+        )
+    if not filter_empty:
+        return records
+    if not any(instances):
+        raise ValueError(
+            f"dataset '{dataset_name}': none of {len(records)} images has an instance; "
+            "set DATALOADER.FILTER_EMPTY_ANNOTATIONS False to train on stuff alone"
+        )
+    return [record for record, count in zip(records, instances) if count]
+
+
+def _check_annotation_files(dataset_name: str) -> None:
+    """Raises what is wrong with a set's JSONs, where that is why its loader failed."""
+    metadata = MetadataCatalog.get(dataset_name)
+    for key, read in (("json_file", read_instances_json), ("panoptic_json", read_panoptic_json)):
+        if metadata.get(key):
+            read(metadata.get(key))
