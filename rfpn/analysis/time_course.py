@@ -1,9 +1,9 @@
-"""Scores of a recurrent model after each step of processing, all from one unrolling an image."""
+"""Scores and residuals of recurrent models after each step of processing, all from one unrolling an image."""
 
 import csv
 import os
 import re
-from typing import Callable, Iterable, Iterator
+from typing import Callable, Iterable, Iterator, NamedTuple
 
 import torch
 from detectron2.evaluation import DatasetEvaluator, inference_context
@@ -11,8 +11,24 @@ from detectron2.modeling.meta_arch.panoptic_fpn import combine_semantic_and_inst
 from detectron2.modeling.postprocessing import detector_postprocess, sem_seg_postprocess
 from detectron2.modeling.roi_heads.mask_head import mask_rcnn_inference
 from detectron2.structures import Instances
-from torch import nn
+from detectron2.utils import comm
+from torch import Tensor, nn
 from tqdm import tqdm
+
+from rfpn.analysis.unrolling import detect, layer_drive, pool_masks, recurrent_layer, unroll
+from rfpn.modeling import PathfinderNet
+
+
+class Course(NamedTuple):
+    """A model's scores on one data set.
+
+    trained_steps: T of training. scores: by step, as :func:`evaluate_time_course` gives them.
+    """
+
+    model: str
+    dataset: str
+    trained_steps: int
+    scores: dict[int, dict[str, float]]
 
 
 def parse_steps(text: str) -> list[int]:
@@ -46,19 +62,34 @@ def evaluate_time_course(
         build_evaluator: called once for each step; the evaluator's results hold one task.
 
     Returns:
-        Scores for each step; None but on the main process; no scores where there was nothing to evaluate.
+        For each step the scores, and ``residual``: mean over images or RoIs of ‖h_t − h_{t−1}‖/‖h_t‖. None but on the
+        main process; no scores where there was nothing to evaluate.
     """
     evaluators = {step: build_evaluator() for step in steps}
+    residuals = {step: [] for step in steps}
     for evaluator in evaluators.values():
         evaluator.reset()
     with inference_context(model), torch.no_grad():
         for inputs in tqdm(loader, desc="time course", disable=None):
-            for step, outputs in step_outputs(model, inputs, steps):
+            for step, outputs, residual in _steps_and_residuals(model, inputs, steps):
                 evaluators[step].process(inputs, outputs)
+                residuals[step].append(residual.cpu())
     results = {step: evaluator.evaluate() for step, evaluator in evaluators.items()}
-    if any(result is None for result in results.values()):
+    residuals = _gather({step: torch.cat(parts).tolist() if parts else [] for step, parts in residuals.items()})
+    if not comm.is_main_process():
         return None
-    return {step: {k: v for scores in result.values() for k, v in scores.items()} for step, result in results.items()}
+    return {
+        step: {
+            **{name: score for scores in result.values() for name, score in scores.items()},
+            **({"residual": sum(residuals[step]) / len(residuals[step])} if residuals[step] else {}),
+        }
+        for step, result in results.items()
+    }
+
+
+def _gather(values: dict[int, list[float]]) -> dict[int, list[float]]:
+    """Lists by step, joined over all processes on the main one."""
+    return {step: [x for part in comm.gather(mine) for x in part] for step, mine in values.items()}
 
 
 def step_outputs(model: nn.Module, inputs: list[dict], steps: list[int]) -> Iterator[tuple[int, list[dict]]]:
@@ -67,39 +98,42 @@ def step_outputs(model: nn.Module, inputs: list[dict], steps: list[int]) -> Iter
     Raises:
         ValueError: the model has no recurrent layer whose steps could be read out.
     """
-    if hasattr(model, "time_course"):
-        for step, logits in enumerate(model.time_course(inputs, max(steps)), start=1):
-            if step in steps:
-                yield step, [{"sem_seg": of_image} for of_image in logits]
-    elif hasattr(getattr(getattr(model, "roi_heads", None), "mask_head", None), "recurrent"):
-        yield from _panoptic_outputs(model, inputs, steps)
-    else:
-        raise ValueError(f"{type(model).__name__} has neither a recurrent mask head nor a time course of its own")
+    for step, outputs, _ in _steps_and_residuals(model, inputs, steps):
+        yield step, outputs
 
 
-def _panoptic_outputs(model: nn.Module, inputs: list[dict], steps: list[int]) -> Iterator[tuple[int, list[dict]]]:
+def _steps_and_residuals(model, inputs: list[dict], steps: list[int]) -> Iterator[tuple[int, list[dict], Tensor]]:
+    """(step, outputs, residual (R,)) in ascending order of ``steps``."""
+    layer = recurrent_layer(model)
+    if not isinstance(model, PathfinderNet):
+        yield from _panoptic_steps(model, inputs, steps)
+        return
+    drive, _ = layer_drive(model, inputs)
+    for step, (hidden, residual) in enumerate(unroll(layer, drive, max(steps)), start=1):
+        if step in steps:
+            yield step, [{"sem_seg": logits} for logits in model.logits(hidden)], residual
+
+
+def _panoptic_steps(model: nn.Module, inputs: list[dict], steps: list[int]) -> Iterator[tuple[int, list[dict], Tensor]]:
     """``panoptic_seg`` by step; backbone, boxes and the semantic branch run once."""
-    images = model.preprocess_image(inputs)
-    features = model.backbone(images.tensor)
+    features, instances = detect(model, inputs)
     semantic, _ = model.sem_seg_head(features, None)
-    proposals, _ = model.proposal_generator(images, features, None)
-    heads = model.roi_heads
-    # StandardROIHeads' own box branch: its forward would run the mask head too
-    instances = heads._forward_box(features, proposals)
-    boxes = [found.pred_boxes for found in instances]
-    pooled = heads.mask_pooler([features[name] for name in heads.mask_in_features], boxes)
-    sizes = [(x.get("height", size[0]), x.get("width", size[1])) for x, size in zip(inputs, images.image_sizes)]
+    image_sizes = [found.image_size for found in instances]
+    sizes = [(x.get("height", size[0]), x.get("width", size[1])) for x, size in zip(inputs, image_sizes)]
     labels = [
         sem_seg_postprocess(logits, size, *output_size).argmax(dim=0)
-        for logits, size, output_size in zip(semantic, images.image_sizes, sizes)
+        for logits, size, output_size in zip(semantic, image_sizes, sizes)
     ]
-    for step, hidden in enumerate(heads.mask_head.recurrent.unroll(pooled, max(steps)), start=1):
+    head = model.roi_heads.mask_head
+    pooled = pool_masks(model, features, [found.pred_boxes for found in instances])
+    for step, (hidden, residual) in enumerate(unroll(head.recurrent, pooled, max(steps)), start=1):
         if step in steps:
-            mask_rcnn_inference(heads.mask_head.layers(hidden), instances)
-            yield step, [
+            mask_rcnn_inference(head.layers(hidden), instances)
+            outputs = [
                 {"panoptic_seg": _combine(model, found, label, size)}
                 for found, label, size in zip(instances, labels, sizes)
             ]
+            yield step, outputs, residual
 
 
 def _combine(model: nn.Module, instances: Instances, labels: torch.Tensor, size: tuple[int, int]) -> tuple:
@@ -114,29 +148,37 @@ def _combine(model: nn.Module, instances: Instances, labels: torch.Tensor, size:
     )
 
 
-def write_csv(path: str, courses: dict[str, dict[int, dict[str, float]]]) -> None:
-    """Write scores by data set and step: columns ``dataset``, ``step`` and one for each score."""
-    names = list(dict.fromkeys(name for course in courses.values() for scores in course.values() for name in scores))
+def write_csv(path: str, courses: list[Course]) -> None:
+    """Write scores by model, data set and step: columns ``model``, ``dataset``, ``step``, one for each score."""
+    names = list(dict.fromkeys(name for course in courses for scores in course.scores.values() for name in scores))
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, ["dataset", "step", *names])
+        writer = csv.DictWriter(file, ["model", "dataset", "step", *names])
         writer.writeheader()
-        for dataset, course in courses.items():
-            writer.writerows({"dataset": dataset, "step": step, **scores} for step, scores in course.items())
+        for model, dataset, _, course in courses:
+            writer.writerows({"model": model, "dataset": dataset, "step": t, **scores} for t, scores in course.items())
 
 
-def plot_time_course(
-    path: str, courses: dict[str, dict[int, dict[str, float]]], score: str, trained_steps: int | None = None
-) -> None:
-    """Draw one score against the step, a line for each data set and a dotted one at the steps of training."""
+def plot_time_course(path: str, courses: list[Course], score: str) -> None:
+    """Draw a score and, beside it, the residual against the step: a line for each model and data set.
+
+    A ring marks the steps of training where they were evaluated, a dotted line of the same colour where not.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5, 3.5), layout="constrained")
-    axes = figure.subplots()
-    for dataset, course in courses.items():
-        axes.plot(list(course), [scores.get(score, float("nan")) for scores in course.values()], ".-", label=dataset)
-    if trained_steps is not None:
-        axes.axvline(trained_steps, color="grey", linestyle=":", label="steps in training")
-    axes.set(xlabel="step of processing", ylabel=score, ylim=(0, None))
-    axes.legend(fontsize="small")
-    figure.savefig(path, dpi=150)
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    axes = figure.subplots(1, 2)
+    for course in courses:
+        label = f"{course.model}, {course.dataset}"
+        for axis, name in zip(axes, (score, "residual")):
+            values = {step: scores.get(name, float("nan")) for step, scores in course.scores.items()}
+            (line,) = axis.plot(list(values), list(values.values()), ".-", markersize=3, linewidth=1, label=label)
+            if course.trained_steps in values:
+                ring = course.trained_steps, values[course.trained_steps]
+                axis.plot(*ring, "o", markersize=9, markerfacecolor="none", color=line.get_color())
+            else:
+                axis.axvline(course.trained_steps, color=line.get_color(), linestyle=":", linewidth=1)
+    axes[0].set(xlabel="step of processing", ylabel=score, ylim=(0, None))
+    axes[1].set(xlabel="step of processing", ylabel="residual ‖h$_t$ − h$_{t-1}$‖ / ‖h$_t$‖", yscale="log")
+    axes[0].legend(fontsize="small", title="ring: steps of training", title_fontsize="small")
+    figure.savefig(path, dpi=120)

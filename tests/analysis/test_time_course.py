@@ -3,15 +3,25 @@
 import csv
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from detectron2.modeling import build_model
+from PIL import Image
 
-from rfpn.analysis.time_course import evaluate_time_course, parse_steps, plot_time_course, step_outputs, write_csv
+from rfpn.analysis.time_course import (
+    Course,
+    evaluate_time_course,
+    parse_steps,
+    plot_time_course,
+    step_outputs,
+    write_csv,
+)
 from rfpn.engine.setup import load_cfg
 from rfpn.evaluation.pathfinder import PathfinderEvaluator
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+FEEDFORWARD = ["MODEL.PATHFINDER.LAYER", "feedforward", "MODEL.RECURRENT.LIPSCHITZ.WEIGHT", "0.0"]
 
 
 def build(config, *overrides):
@@ -58,11 +68,13 @@ def test_pathfinder_scores_equal_those_of_separate_evaluations():
     assert len({scores["IoU"] for scores in course.values()}) == 3
     for step, scores in course.items():
         model.layer.test_steps = step
-        evaluator = PathfinderEvaluator("toy")
+        evaluator, residuals = PathfinderEvaluator("toy"), []
         for batch in batches:
             with torch.no_grad():
                 evaluator.process(batch, model(batch))
-        assert scores == pytest.approx(evaluator.evaluate()["pathfinder"])
+            residuals.append(model.layer.diagnostics["residual"])
+        expected = {**evaluator.evaluate()["pathfinder"], "residual": float(torch.stack(residuals).mean())}
+        assert scores == pytest.approx(expected, rel=1e-5)
 
 
 def test_panoptic_outputs_equal_those_of_separate_runs():
@@ -85,16 +97,31 @@ def test_panoptic_outputs_equal_those_of_separate_runs():
 
 
 def test_models_without_steps_are_refused():
-    with pytest.raises(ValueError, match="neither a recurrent mask head nor a time course"):
+    with pytest.raises(ValueError, match="Linear has no recurrent layer"):
         next(step_outputs(torch.nn.Linear(1, 1), [], [1]))
+    control = build("quick_schedules/pathfinder_quick.yaml", *FEEDFORWARD)
+    with pytest.raises(ValueError, match="no recurrent layer"):
+        next(step_outputs(control, pathfinder_batch(), [1]))
+
+
+def test_nothing_to_evaluate_has_no_scores():
+    model = build("quick_schedules/pathfinder_quick.yaml")
+    assert evaluate_time_course(model, [], [1, 2], lambda: PathfinderEvaluator("toy")) == {1: {}, 2: {}}
 
 
 def test_table_and_figure(tmp_path):
-    courses = {"a": {1: {"IoU": 0.5, "F": 0.6}, 20: {"IoU": 0.7, "F": 0.8}}, "b": {1: {"IoU": 0.1, "F": 0.2}}}
+    courses = [
+        Course("first", "a", 20, {1: {"IoU": 0.5, "residual": 0.6}, 20: {"IoU": 0.7, "residual": 0.01}}),
+        Course("second", "a", 6, {1: {"IoU": 0.1, "residual": 1.0}}),
+    ]
     write_csv(str(tmp_path / "new" / "course.csv"), courses)
     with open(tmp_path / "new" / "course.csv") as file:
         rows = list(csv.DictReader(file))
-    assert rows[1] == {"dataset": "a", "step": "20", "IoU": "0.7", "F": "0.8"}
-    assert [row["dataset"] for row in rows] == ["a", "a", "b"]
-    plot_time_course(str(tmp_path / "course.png"), courses, "IoU", trained_steps=20)
-    assert (tmp_path / "course.png").stat().st_size > 1000
+    assert rows[1] == {"model": "first", "dataset": "a", "step": "20", "IoU": "0.7", "residual": "0.01"}
+    assert [row["model"] for row in rows] == ["first", "first", "second"]
+    plot_time_course(str(tmp_path / "course.png"), courses, "IoU")
+    one = Course("first", "a", 20, {1: {"IoU": 0.5, "residual": 0.6}, 20: {"IoU": 0.2, "residual": 0.01}})
+    plot_time_course(str(tmp_path / "other.png"), [one], "IoU")
+    pictures = [np.asarray(Image.open(tmp_path / f"{name}.png").convert("L"), int) for name in ("course", "other")]
+    different = np.abs(pictures[0] - pictures[1]) > 50
+    assert different.any(axis=0)[: different.shape[1] // 2].any()

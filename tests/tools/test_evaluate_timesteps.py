@@ -5,11 +5,14 @@ from pathlib import Path
 
 import evaluate_timesteps
 import pytest
+import torch
 from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.modeling import build_model
 
 from rfpn.data.pathfinder.dataset import split_folder, write_split
 from rfpn.data.pathfinder.registration import register_pathfinder
 from rfpn.data.pathfinder.settings import PathfinderSettings
+from rfpn.engine.setup import load_cfg
 
 QUICK = Path(__file__).parents[2] / "configs" / "quick_schedules" / "pathfinder_quick.yaml"
 
@@ -29,10 +32,20 @@ def datasets(tmp_path_factory):
         MetadataCatalog.pop(name)
 
 
-def run(monkeypatch, folder, *arguments):
-    words = ["evaluate_timesteps.py", "--config-file", str(QUICK), *arguments]
+def run(monkeypatch, folder, *arguments, config=("--config-file", str(QUICK))):
+    words = ["evaluate_timesteps.py", *config, *arguments]
     monkeypatch.setattr("sys.argv", [*words, "MODEL.DEVICE", "cpu", "OUTPUT_DIR", str(folder)])
     evaluate_timesteps.main(evaluate_timesteps.parse_args())
+
+
+def save_model(folder, seed):
+    """A checkpoint of the quick configuration with its config.yaml beside it."""
+    torch.manual_seed(seed)
+    cfg = load_cfg(str(QUICK), ["MODEL.DEVICE", "cpu", "MODEL.RECURRENT.STEPS", str(seed + 1)])
+    folder.mkdir()
+    (folder / "config.yaml").write_text(cfg.dump())
+    torch.save({"model": build_model(cfg).state_dict()}, folder / "model_final.pth")
+    return folder / "model_final.pth"
 
 
 def test_two_data_sets_in_one_command(datasets, monkeypatch, tmp_path):
@@ -46,6 +59,17 @@ def test_two_data_sets_in_one_command(datasets, monkeypatch, tmp_path):
     assert (tmp_path / "timesteps" / "timesteps.png").is_file()
 
 
+def test_several_models_in_one_figure(datasets, monkeypatch, tmp_path):
+    weights = [f"--weights=one={save_model(tmp_path / 'a', 1)}", f"--weights={save_model(tmp_path / 'b', 2)}"]
+    sets = ["--datasets", datasets[1], "--steps", "1,2", "--output", str(tmp_path / "out")]
+    run(monkeypatch, tmp_path, *weights, *sets, config=())
+    with open(tmp_path / "out" / "timesteps.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["model"], row["step"]) for row in rows] == [("one", "1"), ("one", "2"), ("b", "1"), ("b", "2")]
+    assert rows[0]["residual"] == rows[2]["residual"] == "1.0" and rows[1]["residual"] != rows[3]["residual"]
+    assert (tmp_path / "out" / "timesteps.png").is_file()
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [
@@ -53,6 +77,7 @@ def test_two_data_sets_in_one_command(datasets, monkeypatch, tmp_path):
         (["--datasets", "nowhere"], "nowhere"),
         (["--datasets", "timesteps_test,coco_2017_val_panoptic_separated"], "--datasets must be of one kind"),
         (["--datasets", "timesteps_test"], "MODEL.ALLOW_MISSING_WEIGHTS"),
+        (["--weights", "a=nowhere.pth"], "nowhere.pth does not exist"),
     ],
 )
 def test_wrong_input_gives_one_line(datasets, monkeypatch, tmp_path, capsys, arguments, words):

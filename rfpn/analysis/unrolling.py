@@ -1,0 +1,77 @@
+"""What every look at dynamics starts from: a model's recurrent layer, its drive for some inputs, its steps."""
+
+from typing import Iterable, Iterator
+
+from detectron2.structures import Boxes, Instances
+from torch import Tensor, nn
+
+from rfpn.fixed_point import relative_residual
+from rfpn.layers import RecurrentLayer
+from rfpn.modeling import PathfinderNet
+
+
+def recurrent_layer(model: nn.Module) -> RecurrentLayer:
+    """The recurrent layer of a Pathfinder model, or of a panoptic FPN's mask head.
+
+    Raises:
+        ValueError: the model has no recurrent layer.
+    """
+    head = getattr(getattr(model, "roi_heads", None), "mask_head", None)
+    layer = model.layer if isinstance(model, PathfinderNet) else getattr(head, "recurrent", None)
+    if not isinstance(layer, RecurrentLayer):
+        raise ValueError(f"{type(model).__name__} has no recurrent layer: neither a recurrent mask head nor Pathfinder's")
+    return layer
+
+
+def layer_drive(model: nn.Module, inputs: list[dict]) -> tuple[Tensor, list[int]]:
+    """Drive (R, C, H, W) of the recurrent layer and, for each sample, the index of its input.
+
+    Samples are the N images of a Pathfinder model, or the RoIs of a panoptic FPN's predicted boxes.
+    """
+    if isinstance(model, PathfinderNet):
+        return model.drive(inputs), list(range(len(inputs)))
+    features, instances = detect(model, inputs)
+    pooled = pool_masks(model, features, [found.pred_boxes for found in instances])
+    return pooled, [index for index, found in enumerate(instances) for _ in range(len(found))]
+
+
+def detect(model: nn.Module, inputs: list[dict]) -> tuple[dict[str, Tensor], list[Instances]]:
+    """Features of a panoptic FPN and, for each input, its predicted boxes, classes and scores in its own pixels."""
+    images = model.preprocess_image(inputs)
+    features = model.backbone(images.tensor)
+    proposals, _ = model.proposal_generator(images, features, None)
+    # StandardROIHeads' own box branch: its forward would run the mask head too
+    return features, model.roi_heads._forward_box(features, proposals)
+
+
+def pool_masks(model: nn.Module, features: dict[str, Tensor], boxes: list[Boxes]) -> Tensor:
+    """Drive (R, C, H, W) of the mask head: features of all boxes, those of the first image first."""
+    heads = model.roi_heads
+    return heads.mask_pooler([features[name] for name in heads.mask_in_features], boxes)
+
+
+def unroll(layer: RecurrentLayer, drive: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield, for each step t = 1 … T, the hidden state (R, C, H, W) and the residual (R,) ‖h_t − h_{t−1}‖/‖h_t‖.
+
+    The residual is that of the whole state, as :class:`rfpn.layers.RecurrentLayer` reports it.
+    """
+    form, state = layer.form(drive), layer.initial_state(drive)
+    for _ in range(steps):
+        previous, state = state, form.step(drive, state)
+        yield layer.hidden(state), relative_residual(state, previous)
+
+
+def first_batches(loader: Iterable[list[dict]], images: int) -> Iterator[list[dict]]:
+    """Whole batches until ``images`` have come, all where it is 0; batch norms need batches left whole.
+
+    Raises:
+        ValueError: ``images`` is negative.
+    """
+    if images < 0:
+        raise ValueError(f"--images must be at least 0, got {images}")
+    seen = 0
+    for batch in loader:
+        yield batch
+        seen += len(batch)
+        if 0 < images <= seen:
+            return

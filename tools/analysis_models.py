@@ -1,0 +1,138 @@
+"""Arguments and models that the programs for looking at dynamics share."""
+
+import argparse
+import csv
+import json
+import os
+from typing import Iterator
+
+import torch
+from detectron2.config import CfgNode
+from detectron2.modeling import build_model
+from detectron2.utils import comm
+from detectron2.utils.logger import setup_logger
+from torch import nn
+
+from rfpn.engine.checkpoint import Checkpointer, check_complete
+from rfpn.engine.setup import check_weights, load_cfg
+
+WEIGHTS_HELP = """a checkpoint and its name in tables and figures, repeatable; NAME defaults to the file's folder.
+Without --config-file each checkpoint is read with the config.yaml beside it"""
+
+
+def analysis_parser(description: str) -> argparse.ArgumentParser:
+    """Parser with ``--config-file``, ``--weights``, ``--output``, ``--dataset``, ``--images`` and overrides."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config-file", default="", metavar="FILE", help="configuration of all checkpoints")
+    parser.add_argument("--dataset", help="a registered name (default: the first of DATASETS.TEST)")
+    parser.add_argument("opts", nargs=argparse.REMAINDER, help="configuration overrides, KEY VALUE ...")
+    add_model_arguments(parser)
+    return parser
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--weights`` and ``--output``."""
+    parser.add_argument("--weights", action="append", default=[], metavar="NAME=FILE", help=WEIGHTS_HELP)
+    parser.add_argument("--output", metavar="FOLDER", help="(default: a folder in the first model's OUTPUT_DIR)")
+
+
+def model_configs(args) -> dict[str, CfgNode]:
+    """Frozen configurations of all models by their names; without ``--weights`` the one of MODEL.WEIGHTS.
+
+    Raises:
+        OSError, KeyError, ValueError: naming the file, key or argument at fault.
+    """
+    if not args.weights:
+        if not args.config_file:
+            raise ValueError("give --weights, or --config-file with MODEL.WEIGHTS")
+        cfg = load_cfg(args.config_file, args.opts)
+        return {_name(cfg.OUTPUT_DIR): _checked(cfg)}
+    configs = {}
+    for text in args.weights:
+        name, equals, path = text.partition("=")
+        if not equals:
+            name, path = _name(os.path.dirname(os.path.abspath(text))), text
+        if name in configs:
+            raise ValueError(f"--weights: two models are named {name!r}; give names as in NAME=FILE")
+        config = args.config_file or os.path.join(os.path.dirname(path), "config.yaml")
+        if not os.path.isfile(config):
+            raise FileNotFoundError(f"--weights {path} has no config.yaml beside it; give --config-file")
+        configs[name] = _checked(load_cfg(config, [*args.opts, "MODEL.WEIGHTS", path]))
+    return configs
+
+
+def load_model(cfg: CfgNode, resume: bool = False) -> nn.Module:
+    """The model of a configuration with its weights, in evaluation mode.
+
+    Raises:
+        ValueError: the weights file does not give every parameter.
+    """
+    torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK
+    model = build_model(cfg).eval()
+    checkpointer = Checkpointer(model, save_dir=cfg.OUTPUT_DIR)
+    checkpointer.resume_or_load(cfg.MODEL.WEIGHTS, resume=resume)
+    check_complete(checkpointer, cfg.MODEL.ALLOW_MISSING_WEIGHTS)
+    return model
+
+
+def load_models(configs: dict[str, CfgNode]) -> Iterator[tuple[str, CfgNode, nn.Module]]:
+    """Yield name, configuration and model, one model at a time."""
+    for name, cfg in configs.items():
+        yield name, cfg, load_model(cfg)
+
+
+def dataset_of(args, cfg: CfgNode) -> str:
+    """``--dataset``, or the first of the configuration's test sets."""
+    if not args.dataset and not cfg.DATASETS.TEST:
+        raise ValueError("give --dataset: DATASETS.TEST is empty")
+    return args.dataset or cfg.DATASETS.TEST[0]
+
+
+def open_output(args, configs: dict[str, CfgNode], job: str) -> str:
+    """The folder to write into, made, with a log of its own."""
+    folder = args.output or os.path.join(next(iter(configs.values())).OUTPUT_DIR, job)
+    os.makedirs(folder, exist_ok=True)
+    for library in ("rfpn", "fvcore"):
+        setup_logger(folder, distributed_rank=comm.get_rank(), name=library)
+    return folder
+
+
+def write_table(path: str, rows: list[dict]) -> None:
+    """Write rows as CSV; a row without a column's value leaves it empty."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_json(path: str, content) -> None:
+    """Write JSON, with null for numbers that are not finite."""
+    with open(path, "w") as file:
+        json.dump(_finite(content), file, indent=1)
+        file.write("\n")
+
+
+def print_table(rows: list[dict]) -> None:
+    """Print rows of one kind for people, as columns, with four significant digits."""
+    from tabulate import tabulate
+
+    print(tabulate([[name, *(row[name] for row in rows)] for name in rows[0]], floatfmt=".4g"))
+
+
+def _checked(cfg: CfgNode) -> CfgNode:
+    check_weights(cfg)
+    cfg.freeze()
+    return cfg
+
+
+def _name(folder: str) -> str:
+    return os.path.basename(os.path.normpath(folder))
+
+
+def _finite(content):
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and content - content != 0 else content
