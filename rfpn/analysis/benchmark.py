@@ -98,7 +98,7 @@ def compare(job: Job, device: torch.device, repeats: int = 5, peers: bool = Fals
     x = torch.rand(job.size, device=device).square()
     g = torch.randn_like(x) / x.numel() ** 0.5
     forms = _forms(job, device) | (_peers(job) if peers else {})
-    reference, baseline, rows = None, None, []
+    reference, baseline, waiting = None, None, []
     for name, (make, autocast, tf32) in forms.items():
         torch.manual_seed(1)
         model = make().to(device).train()
@@ -108,11 +108,12 @@ def compare(job: Job, device: torch.device, repeats: int = 5, peers: bool = Fals
             reference = gradient if reference is None else reference
             errors = _errors(gradient, reference)
             measured = measure(lambda: _step(model, x, g, autocast), device, repeats)
+        waiting.append(Row(job.name, name, *measured, float("nan"), *errors))
         baseline = measured.milliseconds if name == job.baseline else baseline
-        rows.append(Row(job.name, name, *measured, float("nan"), *errors))
+        if baseline:
+            yield from (row._replace(ratio=row.milliseconds / baseline) for row in waiting)
+            waiting = []
         del model, gradient
-    for row in rows:
-        yield row._replace(ratio=row.milliseconds / baseline) if baseline else row
 
 
 def _forms(job: Job, device: torch.device) -> dict:

@@ -7,19 +7,44 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from rfpn.fixed_point import probe_vector
 from rfpn.layers.fast import available, gala_adjoint_stages, gala_stages
 from rfpn.layers.fast.gala_adjoint import step_gradient
+from rfpn.layers.fast.form import FastForm
 from rfpn.layers.fast.gala_stages import GateFactors, InhibitFactors, UpdateFactors, Weights
-from rfpn.layers.plain import RecordedStep
 
 
-class FastGALA:
+class _Recorded(torch.autograd.Function):
+    """A step as an autograd node: see :class:`rfpn.layers.fast.form.FastForm`."""
+
+    @staticmethod
+    def forward(ctx, bound, linear, x, h, vector, *parameters):
+        ctx.bound = bound
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, h, vector)
+        if linear is None:
+            return bound.iterate(x, h, 1), None
+        return linear.state.view_as(linear.state), None if vector is None else linear.transpose(vector)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, cotangent, direction):
+        x, h, vector = ctx.saved_tensors
+        cotangent = torch.zeros_like(h) if cotangent is None else cotangent
+        maps = (None if t is None else _channels_last(t) for t in (x, h, cotangent, direction, vector))
+        dx, dh, gradients = step_gradient(ctx.bound, *maps)
+        wanted = zip(ctx.needs_input_grad[5:], ctx.bound.parameters.items())
+        shaped = (gradients[name].view_as(p).to(p.dtype) if need else None for need, (name, p) in wanted)
+        return None, None, dx.permute(0, 3, 1, 2), dh.to(h.dtype).permute(0, 3, 1, 2), None, *shaped
+
+
+class FastGALA(FastForm):
     """A :class:`rfpn.layers.GALAHGRUCell` made ready for one forward pass on any number of RoIs.
 
     States are (R, C, H, W) outside, in the type they come in and channels last in memory; products work in ``half``.
     What it records can be differentiated once.
     """
+
+    recorded = _Recorded
 
     def __init__(self, cell, half: torch.dtype, x: Tensor):
         """
@@ -27,7 +52,7 @@ class FastGALA:
             cell: GALAHGRUCell. half: type of matrix products. x: (R, C, H, W) drive, for its type and device.
         """
         self.half = half
-        self.parameters = dict(cell.named_parameters())
+        super().__init__(cell)
         with torch.no_grad():
             self.weights = _weights(cell, half)
             gates = cell.gate_inhibition
@@ -49,21 +74,6 @@ class FastGALA:
         for _ in range(steps):
             h, half = self._advance(x, h, half, False)[:2]
         return h.permute(0, 3, 1, 2)
-
-    def step(self, x: Tensor, h: Tensor) -> Tensor:
-        """The next state, recorded by autograd where it is on."""
-        if not torch.is_grad_enabled():
-            return self.iterate(x, h, 1)
-        return _Recorded.apply(self, None, x, h, None, *self.parameters.values())[0]
-
-    def record(self, x: Tensor, previous: Tensor, probe: str | None) -> RecordedStep:
-        """One step from ``previous`` with its Jacobian; see :meth:`rfpn.layers.plain.PlainForm.record`."""
-        step = self.linearize(x, previous)
-        # a leaf is the start of the recorded steps: nothing asks for its gradient
-        source = previous.detach() if previous.is_leaf else previous
-        vector = None if probe is None else probe_vector(step.state, probe)
-        state, sums = _Recorded.apply(self, step, x, source, vector, *self.parameters.values())
-        return RecordedStep(state, sums, step.transpose)
 
     @torch.no_grad()
     def linearize(self, x: Tensor, h: Tensor) -> "Linearization":
@@ -130,30 +140,6 @@ class _Kernel:
     def _run(self, x: Tensor, weight: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             return F.conv2d(x.permute(0, 3, 1, 2), weight, padding=self.padding).permute(0, 2, 3, 1).contiguous()
-
-
-class _Recorded(torch.autograd.Function):
-    """A step as an autograd node: (F(x, h), Jᵀ·vector); the second None without a vector, which needs ``linear``."""
-
-    @staticmethod
-    def forward(ctx, bound, linear, x, h, vector, *parameters):
-        ctx.bound = bound
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, h, vector)
-        if linear is None:
-            return bound.iterate(x, h, 1), None
-        return linear.state.view_as(linear.state), None if vector is None else linear.transpose(vector)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, cotangent, direction):
-        x, h, vector = ctx.saved_tensors
-        cotangent = torch.zeros_like(h) if cotangent is None else cotangent
-        maps = (None if t is None else _channels_last(t) for t in (x, h, cotangent, direction, vector))
-        dx, dh, gradients = step_gradient(ctx.bound, *maps)
-        wanted = zip(ctx.needs_input_grad[5:], ctx.bound.parameters.items())
-        shaped = (gradients[name].view_as(p).to(p.dtype) if need else None for need, (name, p) in wanted)
-        return None, None, dx.permute(0, 3, 1, 2), dh.to(h.dtype).permute(0, 3, 1, 2), None, *shaped
 
 
 def _channels_last(x: Tensor) -> Tensor:

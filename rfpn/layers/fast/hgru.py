@@ -6,26 +6,54 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rfpn.fixed_point import probe_vector
 from rfpn.layers.fast import available, hgru_adjoint_stages, hgru_stages, spectral
+from rfpn.layers.fast.form import FastForm
 from rfpn.layers.fast.hgru_adjoint import Step, step_gradient
 from rfpn.layers.fast.hgru_stages import Factors, Moments, Weights
-from rfpn.layers.plain import RecordedStep
 
 
-class FastHGRU:
+class _Recorded(torch.autograd.Function):
+    """A step as an autograd node: see :class:`rfpn.layers.fast.form.FastForm`."""
+
+    @staticmethod
+    def forward(ctx, bound, linear, x, h, vector, *parameters):
+        ctx.bound = bound
+        ctx.set_materialize_grads(False)
+        x, h = x.contiguous(), h.contiguous()
+        made = bound._own_step(x, h) if linear is None else linear.made
+        ctx.save_for_backward(x, h, vector, *made.transformed, made.z1, *made.m1, made.z2, *made.m2, made.s)
+        if linear is None:
+            return bound.stages.update(made.z2, made.m2, made.s, h, bound.weights, None), None
+        return linear.state.view_as(linear.state), None if vector is None else linear.transpose(vector)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, cotangent, direction):
+        x, h, vector, gated, inner, z1, mean1, rstd1, z2, mean2, rstd2, s = ctx.saved_tensors
+        made = Step((gated, inner), z1, Moments(mean1, rstd1), z2, Moments(mean2, rstd2), s)
+        cotangent = torch.zeros_like(h) if cotangent is None else cotangent.contiguous()
+        direction = None if direction is None else direction.contiguous()
+        dx, dh, gradients = step_gradient(ctx.bound, made, x, h, cotangent, direction, vector)
+        shaped = (gradients[name].view_as(p) for name, p in ctx.bound.parameters.items())
+        wanted = zip(ctx.needs_input_grad[5:], shaped)
+        return None, None, dx, dh, None, *(g if need else None for need, g in wanted)
+
+
+class FastHGRU(FastForm):
     """An :class:`rfpn.layers.HGRUCell` made ready for one forward pass on drives of one shape.
 
     Everything that depends on the weights alone (transforms of the kernels) is computed once, here. Works in float32,
     or float64 where the drive is; autocast changes nothing. What it records can be differentiated once.
     """
 
+    recorded = _Recorded
+
     def __init__(self, cell, x: Tensor):
         """
         Args:
             cell: HGRUCell. x: (N, C, H, W) drive, float32 or float64.
         """
-        self.parameters = dict(cell.named_parameters())
+        super().__init__(cell)
         self.kernel_size = cell.inhibition.kernel_size[0]
         shape = spectral.canvas_shape(x, self.kernel_size)
         with torch.no_grad():
@@ -52,21 +80,6 @@ class FastHGRU:
             canvas = self._gated if step + 1 < steps else None
             h = self.stages.update(made.z2, made.m2, made.s, h, self.weights, canvas)
         return h
-
-    def step(self, x: Tensor, h: Tensor) -> Tensor:
-        """The next state, recorded by autograd where it is on."""
-        if not torch.is_grad_enabled():
-            return self.iterate(x, h, 1)
-        return _Recorded.apply(self, None, x, h, None, *self.parameters.values())[0]
-
-    def record(self, x: Tensor, previous: Tensor, probe: str | None) -> RecordedStep:
-        """One step from ``previous`` with its Jacobian; see :meth:`rfpn.layers.plain.PlainForm.record`."""
-        step = self.linearize(x, previous)
-        # a leaf is the start of the recorded steps: nothing asks for its gradient
-        source = previous.detach() if previous.is_leaf else previous
-        vector = None if probe is None else probe_vector(step.state, probe)
-        state, sums = _Recorded.apply(self, step, x, source, vector, *self.parameters.values())
-        return RecordedStep(state, sums, step.transpose)
 
     @torch.no_grad()
     def linearize(self, x: Tensor, h: Tensor) -> "Linearization":
@@ -112,33 +125,6 @@ class Linearization(NamedTuple):
         stages.norm_adjoint(ds, f.inhibit, f.z1, sums, self.gains[0], canvas)
         y1 = spectral.correlate(canvas, spectra[0], transposed=True)[1]
         return stages.through_inhibition(y1, v, ds, f, weights)
-
-
-class _Recorded(torch.autograd.Function):
-    """A step as an autograd node: (F(x, h), Jᵀ·vector); the second None without a vector, which needs ``linear``."""
-
-    @staticmethod
-    def forward(ctx, bound, linear, x, h, vector, *parameters):
-        ctx.bound = bound
-        ctx.set_materialize_grads(False)
-        x, h = x.contiguous(), h.contiguous()
-        made = bound._own_step(x, h) if linear is None else linear.made
-        ctx.save_for_backward(x, h, vector, *made.transformed, made.z1, *made.m1, made.z2, *made.m2, made.s)
-        if linear is None:
-            return bound.stages.update(made.z2, made.m2, made.s, h, bound.weights, None), None
-        return linear.state.view_as(linear.state), None if vector is None else linear.transpose(vector)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, cotangent, direction):
-        x, h, vector, gated, inner, z1, mean1, rstd1, z2, mean2, rstd2, s = ctx.saved_tensors
-        made = Step((gated, inner), z1, Moments(mean1, rstd1), z2, Moments(mean2, rstd2), s)
-        cotangent = torch.zeros_like(h) if cotangent is None else cotangent.contiguous()
-        direction = None if direction is None else direction.contiguous()
-        dx, dh, gradients = step_gradient(ctx.bound, made, x, h, cotangent, direction, vector)
-        shaped = (gradients[name].view_as(p) for name, p in ctx.bound.parameters.items())
-        wanted = zip(ctx.needs_input_grad[5:], shaped)
-        return None, None, dx, dh, None, *(g if need else None for need, g in wanted)
 
 
 def _weights(cell) -> Weights:

@@ -21,7 +21,7 @@ def hgru(channels=4, kernel_size=7, form="released", seed=0, **where) -> HGRUCel
     return _shaken(HGRUCell(channels, kernel_size, form), 0.1).to(**where)
 
 
-def gala(channels=32, groups=8, seed=0, **where) -> GALAHGRUCell:
+def gala(channels=64, groups=8, seed=0, **where) -> GALAHGRUCell:
     torch.manual_seed(seed)
     return _shaken(GALAHGRUCell(channels, groups=groups, gate_steps=4), 0.05).to(**where)
 

@@ -18,7 +18,7 @@ METHODS = {
     "c-rbp, signs": {"gradient": "rbp", "lipschitz": True, "coefficient": 0.0, "probe": "rademacher"},
     "equilibrium": {"solver": "anderson", "adjoint": "solve"},
 }
-SHAPES = {"hgru": (3, 4, 9, 12), "gala": (3, 32, 5, 6)}
+SHAPES = {"hgru": (3, 4, 9, 12), "gala": (3, 64, 5, 6)}
 
 
 @pytest.fixture(params=DEVICES)
@@ -90,7 +90,7 @@ def test_other_memory_formats(kind, device):
 def test_gala_in_half_precision_stays_within_the_tolerance_of_autocast(device):
     torch.manual_seed(2)
     x, g = torch.randn(8, 64, 7, 7, device=device), torch.randn(8, 64, 7, 7, device=device)
-    plain, fast = (RecurrentLayer(gala(64, 32, device=device), 8, lipschitz=True, fast=f) for f in ("off", "auto"))
+    plain, fast = (RecurrentLayer(gala(groups=32, device=device), 8, lipschitz=True, fast=f) for f in ("off", "auto"))
     if device == "cpu":
         fast.form = lambda x: FastGALA(fast.cell, torch.bfloat16, x)
     wanted = _run(plain, x, g)[1]

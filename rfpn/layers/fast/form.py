@@ -1,0 +1,36 @@
+"""What the fast forms share: steps as autograd nodes, behind the interface of :mod:`rfpn.layers.plain`."""
+
+import torch
+from torch import Tensor
+
+from rfpn.fixed_point import probe_vector
+from rfpn.layers.plain import RecordedStep
+
+
+class FastForm:
+    """A cell made ready for one forward pass. What it records can be differentiated once.
+
+    Subclasses give ``iterate(x, h, steps)``, ``linearize(x, h)`` (a step with ``state`` and ``transpose``) and
+    ``recorded``, an autograd function (form, linearised step or None, x, h, vector or None, parameters) ->
+    (F(x, h), Jᵀ·vector or None). Without a vector it needs no linearised step.
+    """
+
+    recorded: type[torch.autograd.Function]
+
+    def __init__(self, cell: torch.nn.Module):
+        self.parameters = dict(cell.named_parameters())
+
+    def step(self, x: Tensor, h: Tensor) -> Tensor:
+        """The next state, recorded by autograd where it is on."""
+        if not torch.is_grad_enabled():
+            return self.iterate(x, h, 1)
+        return self.recorded.apply(self, None, x, h, None, *self.parameters.values())[0]
+
+    def record(self, x: Tensor, previous: Tensor, probe: str | None) -> RecordedStep:
+        """One step from ``previous`` with its Jacobian; see :meth:`rfpn.layers.plain.PlainForm.record`."""
+        step = self.linearize(x, previous)
+        # a leaf is the start of the recorded steps: nothing asks for its gradient
+        source = previous.detach() if previous.is_leaf else previous
+        vector = None if probe is None else probe_vector(step.state, probe)
+        state, sums = self.recorded.apply(self, step, x, source, vector, *self.parameters.values())
+        return RecordedStep(state, sums, step.transpose)
