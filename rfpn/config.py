@@ -41,7 +41,7 @@ def _add_recurrent(cfg: CN) -> None:
     node.SOLVER_TOLERANCE = 1e-4
     # Backward system of "rbp": "neumann" (sums terms) or "solve" (GMRES over as many products).
     node.ADJOINT = "neumann"
-    # Last steps that get a gradient under "tbptt".
+    # Number of last steps that get a gradient under "tbptt".
     node.WINDOW = 3
     # K, terms of the Neumann series after the first, under "rbp".
     node.NEUMANN_TERMS = 15
@@ -57,13 +57,13 @@ def _add_recurrent(cfg: CN) -> None:
     node.GATE_BIAS = "released"
     # The T of the gates' start values; 0 takes STEPS (mask head) or 8 (Pathfinder, as released).
     node.GATE_STEPS = 0
-    # Groups of the mask head cell's group norms; must divide ROI_MASK_HEAD.CONV_DIM.
+    # Groups of the mask head cell's group norms; must divide the channels of the pooled features.
     node.NORM_GROUPS = 32
     # "auto" lets cells run in their fast forms where these can; "off" keeps to the plain ones.
     node.FAST = "auto"
     # Lipschitz Coefficient Penalty on the last step's Jacobian.
     node.LIPSCHITZ = CN()
-    # Weight of the penalty in the loss; 0 leaves it out.
+    # Weight of the penalty in the loss; 0 leaves it out. The configurations of C-RBP set it.
     node.LIPSCHITZ.WEIGHT = 0.0
     # λ in [0, 1), column sums of the Jacobian above it are penalised.
     node.LIPSCHITZ.COEFFICIENT = 0.9
@@ -79,13 +79,13 @@ def _add_pathfinder(cfg: CN) -> None:
     node = cfg.MODEL.PATHFINDER
     # "recurrent" or "feedforward" (the control whose layers do not share weights).
     node.LAYER = "recurrent"
-    # C, number of input filters and of channels of the recurrent layer.
+    # C, number of input filters and of channels of the recurrent layer; 1 to 25.
     node.CHANNELS = 25
     # Layers of the feedforward control.
     node.FEEDFORWARD_LAYERS = 6
     # "focal" (the released code) or "cross_entropy" (the paper).
     node.LOSS = "focal"
-    # γ of the focal loss.
+    # γ of the focal loss; 0 (cross entropy) or at least 1.
     node.FOCAL_GAMMA = 2.0
     # Supervise the readout of every step instead of the last one (needs GRADIENT "bptt").
     node.SUPERVISE_ALL_STEPS = False
@@ -96,11 +96,11 @@ def _add_pathfinder(cfg: CN) -> None:
 
 
 def _add_training(cfg: CN) -> None:
-    # "SGD" (Detectron2's) or "Adam"/"AdamW".
+    # "SGD" (Detectron2's), "Adam" or "AdamW".
     cfg.SOLVER.OPTIMIZER = "SGD"
     # Non-finite losses: batches to skip (counted and logged) before the run stops.
     cfg.SOLVER.SKIP_NONFINITE = 0
-    # Iterations whose gradients are added up before one optimizer step.
+    # Batches whose gradients are averaged before one optimizer step.
     cfg.SOLVER.ACCUMULATE = 1
     # Precision of autocast under SOLVER.AMP.ENABLED: "bfloat16" or "float16" (with loss scaling, CUDA only).
     cfg.SOLVER.AMP.DTYPE = "bfloat16"
