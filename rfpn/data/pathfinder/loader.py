@@ -7,6 +7,7 @@ from detectron2.data.samplers import InferenceSampler
 from detectron2.utils import comm
 from torch.utils.data import DataLoader
 
+from rfpn.data.packing import PackedLoader
 from rfpn.data.pathfinder.mapper import PathfinderMapper
 
 
@@ -25,10 +26,9 @@ def build_pathfinder_test_loader(cfg: CfgNode, dataset_name: str) -> DataLoader:
             f"SOLVER.IMS_PER_BATCH {cfg.SOLVER.IMS_PER_BATCH} must be at least the {comm.get_world_size()} processes"
         )
     records = DatasetFromList(DatasetCatalog.get(dataset_name), copy=False)
-    return DataLoader(
+    return PackedLoader(
         MapDataset(records, PathfinderMapper(cfg, False)),
         batch_size=batch_size,
         sampler=InferenceSampler(len(records)),
         num_workers=cfg.DATALOADER.NUM_WORKERS,
-        collate_fn=list,
     )
