@@ -27,8 +27,9 @@ setup(
         "scipy",
         "scikit-learn",
         "matplotlib",
+        "plotly",  # tools/report.py
         "tqdm",
         "shapely",  # cropping polygon annotations
     ],
-    extras_require={"test": ["pytest", "hypothesis"]},
+    extras_require={"test": ["pytest", "hypothesis", "selenium"]},
 )

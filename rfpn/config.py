@@ -106,5 +106,7 @@ def _add_training(cfg: CN) -> None:
     cfg.SOLVER.AMP.DTYPE = "bfloat16"
     # Let evaluation start although the weights file lacks parameters of the model.
     cfg.MODEL.ALLOW_MISSING_WEIGHTS = False
+    # Images of each test set whose predictions every evaluation shows in TensorBoard; 0 for none.
+    cfg.TEST.LOG_IMAGES = 0
     # Processes of the panoptic quality computation; at most the number of CPUs and of images.
     cfg.TEST.PQ_WORKERS = 2

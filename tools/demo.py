@@ -45,8 +45,8 @@ def main(args) -> int:
         files, problems = find_media(args.input)
         targets = output_paths(files, args.output)
         overlays = load_overlays(args)
-        if steps:  # a model without steps is refused before any file
-            overlays[0].predict_steps([np.zeros((64, 64, 3), np.uint8)], [1])
+        if steps and not overlays[0].recurrent:
+            raise ValueError(f"--steps needs a recurrent model, {args.config_file} is {overlays[0].title}")
         os.makedirs(args.output, exist_ok=True)
     draw = Drawer(overlays, steps)
     problems += draw_pictures(draw, {path: targets[path] for path in files if not is_video(path)}, args.output)

@@ -12,6 +12,7 @@ from torch import nn
 from rfpn.analysis.figures import draw_contour, draw_instances, draw_panoptic, draw_semantic
 from rfpn.analysis.time_course import step_outputs
 from rfpn.evaluation.panoptic import visible_segments
+from rfpn.layers import RecurrentLayer
 
 # images that a Pathfinder model takes at a time, at most
 _BATCH = 32
@@ -27,6 +28,7 @@ class Overlay:
     """Predicts images (H, W, 3), RGB uint8, and draws what it predicts.
 
     ``title``: the model in a few words. ``batch_size``: images that are best predicted together.
+    ``recurrent``: whether predictions by step can be had.
     """
 
     batch_size = 1
@@ -35,6 +37,7 @@ class Overlay:
         self.model = model
         self.cfg = cfg
         self.title = model_title(cfg)
+        self.recurrent = any(isinstance(module, RecurrentLayer) for module in model.modules())
 
     def predict(self, images: list[np.ndarray]) -> list[dict]:
         """The model's outputs."""

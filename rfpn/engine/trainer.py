@@ -10,6 +10,7 @@ from detectron2.utils import comm
 from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
 from rfpn.engine.checkpoint import Checkpointer
 from rfpn.engine.hooks import RecurrentDiagnostics
+from rfpn.engine.image_hook import PredictionImages
 from rfpn.engine.optimizer import build_optimizer
 from rfpn.engine.step import TrainStep
 from rfpn.evaluation import build_evaluator
@@ -48,10 +49,11 @@ class Trainer(DefaultTrainer):
         self.register_hooks(self.build_hooks())
 
     def build_hooks(self) -> list:
-        """Detectron2's hooks, with the recurrent layers' scalars before the writers."""
+        """Detectron2's hooks, with the recurrent layers' scalars and pictures of predictions before the writers."""
         hooks = super().build_hooks()
-        diagnostics = RecurrentDiagnostics()
-        return hooks[:-1] + [diagnostics, hooks[-1]] if comm.is_main_process() else hooks
+        if not comm.is_main_process():
+            return hooks
+        return hooks[:-1] + [RecurrentDiagnostics(), PredictionImages(self.cfg), hooks[-1]]
 
     @classmethod
     def build_optimizer(cls, cfg, model):

@@ -1,0 +1,1 @@
+"""A run's configuration, curves, scores and predictions as one HTML page."""

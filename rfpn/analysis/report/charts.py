@@ -1,0 +1,118 @@
+"""Plotly figures of a report."""
+
+import plotly.graph_objects as go
+
+from rfpn.analysis.report.run import Series
+
+COLORS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#db2777", "#65a30d", "#475569", "#a16207")
+# what the scalars of recurrent layers mean; other scalars of theirs go by their names
+RECURRENT_TITLES = {
+    "residual": "residual ‖h(T) − h(T−1)‖ / ‖h(T)‖",
+    "unconverged_share": "share of samples not converged",
+    "truncated_share": "share of truncated series",
+    "neumann_length": "length of the Neumann series (terms)",
+    "penalty": "Lipschitz penalty, unweighted",
+}
+SCHEDULE_TITLES = {"lr": "learning rate", "time": "seconds an iteration", "max_mem": "GPU memory (MiB)"}
+# scores that are drawn at first; the others appear when clicked on in the legend
+_SHOWN = {"PQ", "PQ_th", "PQ_st", "IoU", "precision", "recall", "AP", "AP50", "AP75", "mIoU", "pACC"}
+
+
+def loss_chart(scalars: dict[str, Series]) -> go.Figure | None:
+    """All losses against the iteration, with a switch between linear and logarithmic axes; None without losses."""
+    names = [name for name in scalars if "loss" in name]
+    if not names:
+        return None
+    names.sort(key=lambda name: (name != "total_loss", name))
+    figure = _lines("losses", {name: scalars[name] for name in names}, height=380)
+    figure.data[0].line.width = 3
+    buttons = [
+        {"label": kind, "method": "relayout", "args": [{"yaxis.type": kind}]} for kind in ("linear", "log")
+    ]
+    place = {"x": 1, "y": 1.16, "xanchor": "right", "yanchor": "top"}
+    return figure.update_layout(updatemenus=[{"type": "buttons", "direction": "left", "buttons": buttons, **place}])
+
+
+def recurrent_charts(scalars: dict[str, Series]) -> list[go.Figure]:
+    """A figure for each quantity of the recurrent layers, with a line for each layer."""
+    found: dict[str, dict[str, Series]] = {}
+    for name, series in scalars.items():
+        layer, _, quantity = name.partition("/")
+        if layer.startswith("recurrent") and quantity:
+            found.setdefault(quantity, {})[layer] = series
+    order = sorted(found, key=lambda name: (name not in RECURRENT_TITLES, [*RECURRENT_TITLES, name].index(name)))
+    figures = [_lines(RECURRENT_TITLES.get(name, name.replace("_", " ")), found[name]) for name in order]
+    for name, figure in zip(order, figures):
+        figure.update_yaxes(range=[-0.02, 1.02]) if name.endswith("share") else figure.update_yaxes(rangemode="tozero")
+    return figures
+
+
+def schedule_charts(scalars: dict[str, Series]) -> list[go.Figure]:
+    """Learning rate, time and memory against the iteration."""
+    return [_lines(title, {name: scalars[name]}) for name, title in SCHEDULE_TITLES.items() if name in scalars]
+
+
+def score_charts(scores: dict[str, dict[str, Series]]) -> list[go.Figure]:
+    """A figure for each task: its scores, those of single classes left out, at every evaluation."""
+    figures = []
+    for task, series in scores.items():
+        figure = _lines(task, {name: values for name, values in series.items() if "-" not in name}, mode="lines+markers")
+        for line in figure.data:
+            line.visible = True if line.name in _SHOWN else "legendonly"
+        figures.append(figure.update_layout(showlegend=True))
+    return figures
+
+
+def steps_chart(title: str, pictures: dict[int, str], size: tuple[int, int], trained: int) -> go.Figure:
+    """A picture for each step of processing, chosen by a slider or played.
+
+    Args:
+        pictures: data URI by step, ascending. size: (width, height) of all of them, pixels.
+        trained: steps in training, marked on the slider.
+    """
+    names = [str(step) for step in pictures]
+    frames = [go.Frame(name=name, data=[go.Image(source=uri)]) for name, uri in zip(names, pictures.values())]
+    still = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
+    film = {**still, "fromcurrent": True, "frame": {"duration": 350, "redraw": True}}
+    marks = [
+        {"label": f"{name}*" if name == str(trained) else name, "method": "animate", "args": [[name], still]}
+        for name in names
+    ]
+    buttons = [
+        {"label": "▶ play", "method": "animate", "args": [None, film]},
+        {"label": "❚❚", "method": "animate", "args": [[None], still]},
+    ]
+    figure = go.Figure(go.Image(source=next(iter(pictures.values())), hoverinfo="skip"), frames=frames)
+    hidden = {"visible": False, "fixedrange": True, "constrain": "domain"}
+    figure.update_xaxes(**hidden, range=[-0.5, size[0] - 0.5])
+    figure.update_yaxes(**hidden, range=[size[1] - 0.5, -0.5], scaleanchor="x")
+    _style(figure, title, 470)
+    return figure.update_layout(
+        margin={"l": 10, "r": 10, "t": 50, "b": 90},
+        sliders=[{"steps": marks, "active": 0, "currentvalue": {"prefix": "step "}, "pad": {"t": 10}}],
+        updatemenus=[
+            {"type": "buttons", "buttons": buttons, "direction": "left", "showactive": False}
+            | {"x": 1, "y": 1.02, "xanchor": "right", "yanchor": "bottom", "pad": {"r": 0, "b": 0}}
+        ],
+    )
+
+
+def _lines(title: str, series: dict[str, Series], mode: str = "lines", height: int = 300) -> go.Figure:
+    figure = go.Figure([
+        go.Scatter(x=x, y=y, name=name, mode=mode, line={"color": COLORS[index % len(COLORS)]})
+        for index, (name, (x, y)) in enumerate(series.items())
+    ])
+    _style(figure, title, height)
+    figure.update_xaxes(title_text="iteration")
+    return figure.update_layout(showlegend=len(series) > 1, hovermode="x unified")
+
+
+def _style(figure: go.Figure, title: str, height: int) -> None:
+    figure.update_layout(
+        title={"text": title, "x": 0, "xref": "paper", "font": {"size": 15}},
+        template="plotly_white",
+        font={"family": "system-ui, sans-serif", "color": "#1e293b"},
+        height=height,
+        margin={"l": 55, "r": 15, "t": 45, "b": 45},
+        legend={"orientation": "h", "y": -0.35, "yanchor": "top"},
+    )

@@ -1,0 +1,97 @@
+"""What a run's folder tells: configuration, scalars of training, scores of its evaluations."""
+
+import json
+import logging
+import os
+from typing import NamedTuple
+
+import yaml
+
+from rfpn.config import get_cfg
+
+# names that this project's and Detectron2's evaluators give their results
+TASKS = ("panoptic_seg", "pathfinder", "segm", "bbox", "sem_seg")
+
+Series = tuple[list[int], list[float]]  # iterations, values
+
+
+class Run(NamedTuple):
+    """A run.
+
+    settings: value by dotted key; empty without ``config.yaml``. changed: keys whose value is not the default.
+    scalars: series by name, scores left out. scores: series by task (with its data set where there are several) and
+    name of the score; those of single classes are called ``score-class``.
+    """
+
+    folder: str
+    settings: dict[str, object]
+    changed: list[str]
+    scalars: dict[str, Series]
+    scores: dict[str, dict[str, Series]]
+
+
+def read_run(folder: str) -> Run:
+    """Read ``config.yaml`` and ``metrics.json``, of which one may be missing.
+
+    Raises:
+        FileNotFoundError: the folder or both files are missing. ValueError: naming the file that is damaged.
+    """
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"{os.path.abspath(folder)}: no such folder")
+    config, metrics = (os.path.join(folder, name) for name in ("config.yaml", "metrics.json"))
+    if not (os.path.isfile(config) or os.path.isfile(metrics)):
+        raise FileNotFoundError(f"{os.path.abspath(folder)}: no run, has neither config.yaml nor metrics.json")
+    settings = read_settings(config) if os.path.isfile(config) else {}
+    defaults = flatten(yaml.safe_load(get_cfg().dump()))
+    changed = [key for key, value in settings.items() if key not in defaults or defaults[key] != value]
+    scalars, scores = {}, {}
+    for name, series in (read_metrics(metrics) if os.path.isfile(metrics) else {}).items():
+        task, _, score = name.rpartition("/")
+        if task.rpartition("/")[2] in TASKS:
+            scores.setdefault(task, {})[score] = series
+        else:
+            scalars[name] = series
+    order = sorted(scores, key=lambda task: TASKS.index(task.rpartition("/")[2]))
+    return Run(folder, settings, changed, scalars, {task: scores[task] for task in order})
+
+
+def read_settings(path: str) -> dict[str, object]:
+    """Values of a configuration file by dotted key. Raises ValueError naming a file that is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = yaml.safe_load(file)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a configuration ({error})") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: not a configuration")
+    return flatten(content)
+
+
+def flatten(node: dict, prefix: str = "") -> dict[str, object]:
+    """Leaves of nested mappings by dotted key."""
+    leaves = {}
+    for key, value in node.items():
+        leaves |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return leaves
+
+
+def read_metrics(path: str) -> dict[str, Series]:
+    """Series by name from Detectron2's ``metrics.json``, one JSON object a line.
+
+    A stopped run may leave a broken line: such are left out, with a warning. Iterations that a resumed run repeated
+    have the later values.
+    """
+    values, broken = {}, 0
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for line in filter(str.strip, file):
+            try:
+                row = json.loads(line)
+                iteration = row.pop("iteration")
+            except (ValueError, KeyError, AttributeError):
+                broken += 1
+                continue
+            for name, value in row.items():
+                values.setdefault(name, {})[iteration] = value
+    if broken:
+        logging.getLogger("rfpn").warning("%s: left out %d broken lines", path, broken)
+    return {name: tuple(map(list, zip(*sorted(of_name.items())))) for name, of_name in sorted(values.items())}

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Write one HTML page about a run: configuration, curves, scores, samples, predictions step by step.
+
+    python tools/report.py --run output/demo/run
+    python tools/report.py --run output/demo/run --samples 6 --steps 1-12 --output page.html
+
+The page needs neither a network nor other files. Curves and scores come from the run's config.yaml and metrics.json;
+samples and steps need its checkpoint and its data set, and are left out, with the reason, where one is missing. Words at
+the end are configuration overrides, as in MODEL.DEVICE cpu.
+"""
+
+import argparse
+import logging
+import os
+
+from demo import load_overlay
+from detectron2.utils.logger import setup_logger
+
+from rfpn.analysis.overlay import Overlay
+from rfpn.analysis.report import charts, page
+from rfpn.analysis.report.run import Run, read_run
+from rfpn.analysis.samples import Sample, draw_samples
+from rfpn.analysis.time_course import parse_steps
+from rfpn.engine.setup import INPUT_ERRORS, one_line_errors
+
+logger = logging.getLogger("rfpn")
+
+# steps whose predictions the slider shows by default, at most
+_SHOWN_STEPS = 24
+# shorter side of pictures in the page, pixels
+_SIDE = 288
+
+
+def main(args) -> None:
+    """Read the run, predict its samples, write the page."""
+    setup_logger(name="rfpn", abbrev_name="rfpn")
+    with one_line_errors():
+        steps = parse_steps(args.steps) if args.steps else None
+        run = read_run(args.run)
+    output = args.output or os.path.join(args.run, "report.html")
+    overlay, samples, reason = sample_run(run, args, steps)
+    content = page.build_page(
+        f"Run {args.run}",
+        f"{overlay.title if overlay else 'Training'}, as recorded in config.yaml and metrics.json",
+        tiles(run),
+        {
+            "Scores": page.scores_html(run) + page.charts_html(charts.score_charts(run.scores)),
+            "Training": training(run),
+            "Samples": page.samples_html(samples) or page.note(f"Left out: {reason}"),
+            "Steps of processing": steps_html(overlay, samples),
+            "Configuration": page.configuration_html(run),
+        },
+    )
+    with one_line_errors():
+        os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
+        with open(output, "w", encoding="utf-8") as file:
+            file.write(content)
+    logger.info("written to %s (%.1f MB)", output, os.path.getsize(output) / 1e6)
+
+
+def sample_run(run: Run, args, steps: list[int] | None) -> tuple[Overlay | None, list[Sample], str]:
+    """The run's model and its samples; None and none, with the reason, where they cannot be had."""
+    weights = args.weights or os.path.join(run.folder, "model_final.pth")
+    config = os.path.join(run.folder, "config.yaml")
+    try:
+        overlay = load_overlay(config, [*args.opts, "MODEL.WEIGHTS", weights])
+        shown = []
+        if overlay.recurrent:
+            shown = steps or default_steps(overlay.cfg.MODEL.RECURRENT.STEPS)
+        names = overlay.cfg.DATASETS.TEST
+        if not names:
+            raise ValueError("DATASETS.TEST names no data set")
+        return overlay, list(draw_samples(overlay, names[0], args.samples, shown, _SIDE)), "--samples 0"
+    except INPUT_ERRORS as error:
+        reason = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        logger.warning("no samples: %s", reason)
+        return None, [], reason
+
+
+def default_steps(trained: int) -> list[int]:
+    """Steps 1 to twice those of training, thinned out where they are many, with the trained one among them."""
+    stride = -(-2 * trained // _SHOWN_STEPS)
+    return sorted({1, trained, *range(stride, 2 * trained + 1, stride)})
+
+
+def tiles(run: Run) -> dict[str, str]:
+    """The most important numbers by label."""
+    found = {}
+    for task, score in (("panoptic_seg", "PQ"), ("pathfinder", "IoU")):
+        for name, series in run.scores.items():
+            if name.endswith(task) and score in series:
+                found[f"{score}, {name.partition('/')[0]}" if "/" in name else score] = page.number(series[score][1][-1])
+    for label, name in (("total loss", "total_loss"), ("residual", "recurrent/residual")):
+        if name in run.scalars:
+            found[label] = page.number(run.scalars[name][1][-1])
+    iterations = [series[0][-1] + 1 for series in run.scalars.values()]
+    if iterations:
+        found["iterations"] = f"{max(iterations):,}"
+    return found
+
+
+def training(run: Run) -> str:
+    """Curves of losses, of the recurrent layers, of the schedule."""
+    losses = charts.loss_chart(run.scalars)
+    others = page.charts_html(charts.recurrent_charts(run.scalars) + charts.schedule_charts(run.scalars))
+    return (page.charts_html([losses]) if losses else "") + others
+
+
+def steps_html(overlay: Overlay | None, samples: list[Sample]) -> str:
+    """A slider through time for each sample of a recurrent model."""
+    figures = []
+    for sample in (sample for sample in samples if sample.steps):
+        pictures = {step: page.data_uri(picture) for step, picture in sample.steps.items()}
+        size = sample.image.shape[1::-1]
+        figures.append(charts.steps_chart(sample.name, pictures, size, overlay.cfg.MODEL.RECURRENT.STEPS))
+    return page.note("Move the slider or press play. * marks the steps in training.") * bool(figures) + page.charts_html(figures)
+
+
+def parse_args(words: list[str] | None = None):
+    """Arguments."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", required=True, help="folder of the run (its OUTPUT_DIR)")
+    parser.add_argument("--output", metavar="FILE", help="page to write (default: report.html in the run's folder)")
+    parser.add_argument("--weights", metavar="FILE", help="checkpoint (default: model_final.pth in the run's folder)")
+    parser.add_argument("--samples", type=int, default=4, help="images of DATASETS.TEST to show (default: 4)")
+    parser.add_argument("--steps", help="steps to show, e.g. 1-10,20 (default: up to twice those of training)")
+    parser.add_argument("opts", nargs=argparse.REMAINDER, help="KEY VALUE overrides of the configuration")
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    main(parse_args())
