@@ -18,22 +18,21 @@ from rfpn.engine.trainer import Trainer
 
 def main(args):
     """What every process of the job does."""
-    if args.eval_only:
-        return evaluate(args)
     with one_line_errors():
+        if args.eval_only:
+            return evaluate(args)
         trainer = Trainer(setup(args))
         trainer.resume_or_load(resume=args.resume)
-    return trainer.train()
+        return trainer.train()
 
 
 def evaluate(args):
     """Score MODEL.WEIGHTS on DATASETS.TEST."""
-    with one_line_errors():
-        cfg = setup(args)
-        model = Trainer.build_model(cfg)
-        checkpointer = Checkpointer(model, save_dir=cfg.OUTPUT_DIR)
-        checkpointer.resume_or_load(cfg.MODEL.WEIGHTS, resume=args.resume)
-        check_complete(checkpointer, cfg.MODEL.ALLOW_MISSING_WEIGHTS)
+    cfg = setup(args)
+    model = Trainer.build_model(cfg)
+    checkpointer = Checkpointer(model, save_dir=cfg.OUTPUT_DIR)
+    checkpointer.resume_or_load(cfg.MODEL.WEIGHTS, resume=args.resume)
+    check_complete(checkpointer, cfg.MODEL.ALLOW_MISSING_WEIGHTS)
     results = Trainer.test(cfg, model)
     if comm.is_main_process():
         verify_results(cfg, results)

@@ -1,8 +1,15 @@
 """Data loaders with the mapper of a data set's kind, and the checks that come before any of them."""
 
 from detectron2.config import CfgNode
-from detectron2.data import DatasetCatalog, MetadataCatalog, build_detection_test_loader, build_detection_train_loader
+from detectron2.data import (
+    DatasetCatalog,
+    MetadataCatalog,
+    build_detection_test_loader,
+    get_detection_dataset_dicts,
+)
+from torch.utils.data import DataLoader
 
+from rfpn.data.batches import build_positioned_loader
 from rfpn.data.check import check_categories, check_class_counts, check_files, check_metadata, check_same_classes
 from rfpn.data.mapper import PanopticMapper
 from rfpn.data.pathfinder.loader import build_pathfinder_test_loader
@@ -25,19 +32,32 @@ def check_datasets(cfg: CfgNode) -> None:
     check_same_classes((*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST))
 
 
-def build_train_loader(cfg: CfgNode):
-    """Endless training loader over ``DATASETS.TRAIN``."""
+def build_train_loader(cfg: CfgNode, seed: int) -> DataLoader:
+    """Endless training loader over ``DATASETS.TRAIN``; its ``batch_sampler`` goes to any position of the stream.
+
+    Args:
+        seed: of the order of samples and of their augmentation; the same on all processes.
+
+    Raises:
+        KeyError, ValueError, OSError: naming the data set or key at fault.
+    """
     mapper = build_mapper(cfg, cfg.DATASETS.TRAIN[0], is_train=True)
-    if cfg.MODEL.KEYPOINT_ON or cfg.MODEL.LOAD_PROPOSALS:
-        return build_detection_train_loader(cfg, mapper=mapper)
+    return build_positioned_loader(cfg, _training_records(cfg), mapper, seed)
+
+
+def _training_records(cfg: CfgNode) -> list:
     filter_empty = cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS
+    if cfg.MODEL.KEYPOINT_ON or cfg.MODEL.LOAD_PROPOSALS:
+        keypoints = cfg.MODEL.ROI_KEYPOINT_HEAD.MIN_KEYPOINTS_PER_IMAGE if cfg.MODEL.KEYPOINT_ON else 0
+        proposals = cfg.DATASETS.PROPOSAL_FILES_TRAIN if cfg.MODEL.LOAD_PROPOSALS else None
+        return get_detection_dataset_dicts(cfg.DATASETS.TRAIN, filter_empty, keypoints, proposals)
     records = []
     for name in cfg.DATASETS.TRAIN:
         some = training_records(name, filter_empty=filter_empty)
         if cfg.MODEL.META_ARCHITECTURE == "PanopticFPN":
             check_label_maps(name, some)
         records += some
-    return build_detection_train_loader(cfg, mapper=mapper, dataset=records)
+    return records
 
 
 def build_test_loader(cfg: CfgNode, dataset_name: str):

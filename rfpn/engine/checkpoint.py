@@ -1,7 +1,9 @@
 """Checkpoints: written whole or not at all, read without running anything, summed up in one line."""
 
+import json
 import logging
 import os
+from pathlib import Path
 
 from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.utils.file_io import PathManager
@@ -20,8 +22,23 @@ class Checkpointer(DetectionCheckpointer):
     incompatible = None
 
     def save(self, name: str, **kwargs) -> None:
-        """Write ``name``.pth; whatever happens meanwhile, the previous file and its tag stay whole."""
-        super().save(name + _PARTIAL, **kwargs)
+        """Write ``name``.pth; whatever happens meanwhile, the previous file and its tag stay whole.
+
+        Raises:
+            OSError: the file could not be written, for instance to a full disk; nothing of it is left.
+        """
+        try:
+            super().save(name + _PARTIAL, **kwargs)
+        # torch turns a failed write into a RuntimeError, with the reason as its context
+        except (OSError, RuntimeError) as error:
+            reason = error if isinstance(error, OSError) else error.__context__
+            if not isinstance(reason, OSError):
+                raise
+            self.remove_partial()
+            last = os.path.basename(self.get_checkpoint_file()) or "none"
+            path = os.path.abspath(os.path.join(self.save_dir, name + ".pth"))
+            message = f"{path} could not be written: {reason.strerror or reason}; the last good checkpoint is {last}"
+            raise OSError(message) from error
 
     def tag_last_checkpoint(self, last_filename_basename: str) -> None:
         """Move a finished file to its name, then point ``last_checkpoint`` to it."""
@@ -36,12 +53,23 @@ class Checkpointer(DetectionCheckpointer):
         _flush(tag + _PARTIAL)
         os.replace(tag + _PARTIAL, tag)
 
+    def remove_partial(self) -> None:
+        """Remove what a write that was cut short has left in the folder."""
+        for path in Path(self.save_dir).glob(f"*{_PARTIAL}*"):
+            path.unlink(missing_ok=True)
+
+    def load(self, path: str, *args, **kwargs) -> dict:
+        """As Detectron2's. Raises OSError or ValueError naming the file that is missing, damaged or refused."""
+        if path and not os.path.isfile(PathManager.get_local_path(path)):
+            raise FileNotFoundError(f"checkpoint {os.path.abspath(path)} does not exist")
+        return super().load(path, *args, **kwargs)
+
     def _load_file(self, filename: str) -> dict:
         if filename.endswith(".pkl"):
             return _zoo_format(load_arrays(filename))
-        if filename.endswith(".pyth"):
-            return super()._load_file(filename)
         loaded = load_tensors(filename)
+        if filename.endswith(".pyth"):
+            return _pycls_format(loaded)
         return loaded if "model" in loaded else {"model": loaded}
 
     def _load_model(self, checkpoint: dict):
@@ -70,6 +98,31 @@ def check_complete(checkpointer: Checkpointer, allow_missing: bool) -> None:
             f"{_count('missing', missing)} in MODEL.WEIGHTS: evaluating random weights is refused; "
             "set MODEL.ALLOW_MISSING_WEIGHTS True to do it all the same"
         )
+
+
+def cut_log(path: str, iteration: int) -> None:
+    """Cut a log of one JSON object a line where ``iteration`` begins, or before that where a line is incomplete."""
+    if not os.path.isfile(path):
+        return
+    kept = 0
+    # the trainer's writer has the file open to append, so it is shortened in place
+    with open(path, "rb+") as file:
+        for line in file:
+            try:
+                record = json.loads(line)
+                # a finished run's last scores bear the number of the iteration that would have followed
+                goes_on = record["iteration"] < iteration + ("total_loss" not in record)
+            except (ValueError, KeyError, TypeError):
+                goes_on = False
+            if not (goes_on and line.endswith(b"\n")):
+                break
+            kept += len(line)
+        file.truncate(kept)
+
+
+def _pycls_format(data: dict) -> dict:
+    weights = {k: v for k, v in data["model_state"].items() if not k.endswith("num_batches_tracked")}
+    return {"model": weights, "__author__": "pycls", "matching_heuristics": True}
 
 
 def _zoo_format(data: dict) -> dict:

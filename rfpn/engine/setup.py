@@ -65,10 +65,12 @@ def check_weights(cfg: CfgNode) -> None:
 
 @contextlib.contextmanager
 def one_line_errors():
-    """End the program with one line and exit code 2 where its input is wrong."""
+    """End the program with one line and exit code 2 where its input is wrong, 3 where numbers are not finite."""
     try:
         yield
-    except INPUT_ERRORS as error:
+    except (*INPUT_ERRORS, FloatingPointError) as error:
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        if text.startswith("Caught ") and "Original Traceback" in text:  # from a worker of a loader
+            text = text.strip().splitlines()[-1]
         print(f"error: {' '.join(text.split())}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(3 if isinstance(error, FloatingPointError) else 2)

@@ -8,8 +8,11 @@ import torch
 import torch.distributed as dist
 from detectron2.engine import SimpleTrainer
 from detectron2.utils import comm
+from detectron2.utils.events import get_event_storage
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+
+from rfpn.data.batches import seed_everything
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -19,17 +22,34 @@ class TrainStep(SimpleTrainer):
 
     A step whose loss or gradient is not finite on any process never reaches the weights. All processes skip it
     together, or, once ``skip_nonfinite`` were skipped, end together with the names of the losses.
+
+    The loader is first asked at the first step, so that it can still be sent to the position of a checkpoint.
     """
 
     def __init__(
-        self, model, data_loader, optimizer, amp_dtype: str | None = None, accumulate: int = 1, skip_nonfinite: int = 0
+        self,
+        model,
+        data_loader,
+        optimizer,
+        amp_dtype: str | None = None,
+        accumulate: int = 1,
+        skip_nonfinite: int = 0,
+        seed: int | None = None,
     ):
         """
         Args:
-            amp_dtype: None (no autocast), "bfloat16" or "float16". accumulate: batches for one optimizer step, ≥ 1.
-            skip_nonfinite: bad steps to skip in the whole run.
+            amp_dtype: None (no autocast), "bfloat16" or "float16" (with loss scaling).
+            accumulate: batches for one optimizer step, ≥ 1. skip_nonfinite: bad steps to skip in the whole run.
+            seed: what is random in the model follows from it, the iteration, the batch and the process; None leaves
+                the random state alone.
+
+        Raises:
+            ValueError: naming the key whose value cannot work.
         """
-        super().__init__(model, data_loader, optimizer)
+        # Detectron2 0.6 asks the loader right here, which would start its workers at the wrong position
+        super().__init__(model, (), optimizer)
+        self.data_loader = data_loader
+        self._batches = None
         if amp_dtype is not None and amp_dtype not in DTYPES:
             raise ValueError(f"SOLVER.AMP.DTYPE must be one of {', '.join(DTYPES)}, got {amp_dtype!r}")
         if accumulate < 1:
@@ -39,18 +59,23 @@ class TrainStep(SimpleTrainer):
         self.amp_dtype = DTYPES[amp_dtype] if amp_dtype else None
         self.accumulate = accumulate
         self.skip_nonfinite = skip_nonfinite
+        self.seed = seed
         self.skipped = 0
-        self.scaler = torch.amp.GradScaler(enabled=amp_dtype == "float16" and torch.cuda.is_available())
+        self.scaler = torch.amp.GradScaler(self._device(), enabled=amp_dtype == "float16")
 
     def run_step(self):
         """One optimizer step from ``accumulate`` batches."""
+        if self._batches is None:
+            self._batches = iter(self.data_loader)
         self.optimizer.zero_grad()
         data_time = 0.0
         totals: dict[str, Tensor] = {}
         for index in range(self.accumulate):
             start = time.perf_counter()
-            data = next(self._data_loader_iter)
+            data = next(self._batches)
             data_time += time.perf_counter() - start
+            if self.seed is not None:
+                seed_everything(self.seed, self.iter, index, comm.get_rank())
             with self._synchronise(index == self.accumulate - 1):
                 losses = self._losses(data)
                 self.scaler.scale(sum(losses.values())).backward()
@@ -78,9 +103,11 @@ class TrainStep(SimpleTrainer):
     def _losses(self, data) -> dict[str, Tensor]:
         with contextlib.ExitStack() as stack:
             if self.amp_dtype is not None:
-                device = next(self.model.parameters()).device.type
-                stack.enter_context(torch.autocast(device, self.amp_dtype))
+                stack.enter_context(torch.autocast(self._device(), self.amp_dtype))
             return {key: value / self.accumulate for key, value in self.model(data).items()}
+
+    def _device(self) -> str:
+        return next(self.model.parameters()).device.type
 
     def _synchronise(self, last: bool):
         postponed = not last and isinstance(self.model, DistributedDataParallel)
@@ -91,8 +118,9 @@ class TrainStep(SimpleTrainer):
         values = torch.stack([value.float() for value in losses.values()])
         norms = torch._foreach_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         gradient = torch.stack([norm.float() for norm in norms]).sum()
-        # under float16 the scaler itself skips steps whose gradient overflowed
-        bad = ~torch.isfinite(values).all() | (~torch.isfinite(gradient) & (not self.scaler.is_enabled()))
+        # the scaler itself skips steps whose gradient overflowed under its scale; below 1 that is no reason any more
+        scaled = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
+        bad = ~torch.isfinite(values).all() | (~torch.isfinite(gradient) & (not scaled))
         flag = bad.to(torch.int32)
         if comm.get_world_size() > 1:
             dist.all_reduce(flag, op=dist.ReduceOp.MAX)
@@ -109,6 +137,7 @@ class TrainStep(SimpleTrainer):
         if self.skipped >= self.skip_nonfinite:
             raise FloatingPointError(f"{message}; the weights were not changed and the last checkpoint is good")
         self.skipped += 1
+        get_event_storage().put_scalar("skipped_steps", self.skipped, smoothing_hint=False)
         logging.getLogger("rfpn").warning("%s; batch skipped (%d of %d)", message, self.skipped, self.skip_nonfinite)
 
 

@@ -1,5 +1,6 @@
 """Detectron2's training loop with this project's models, data and evaluators."""
 
+import os
 import weakref
 
 from detectron2.config import CfgNode
@@ -8,7 +9,7 @@ from detectron2.engine.defaults import create_ddp_model
 from detectron2.utils import comm
 
 from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
-from rfpn.engine.checkpoint import Checkpointer
+from rfpn.engine.checkpoint import Checkpointer, cut_log
 from rfpn.engine.hooks import RecurrentDiagnostics
 from rfpn.engine.image_hook import PredictionImages
 from rfpn.engine.optimizer import build_optimizer
@@ -17,7 +18,12 @@ from rfpn.evaluation import build_evaluator
 
 
 class Trainer(DefaultTrainer):
-    """One loop for panoptic segmentation and Pathfinder, on CPU or GPU, on any number of processes."""
+    """One loop for panoptic segmentation and Pathfinder, on CPU or GPU, on any number of processes.
+
+    The order of samples, their augmentation and what is random in the model follow from ``seed`` (``SEED``, or drawn
+    where that is negative), from ``samples`` (drawn so far, on all processes) and from the iteration. Checkpoints hold
+    these with the state of optimizer, schedule and loss scale, so a resumed run goes on as if it had not stopped.
+    """
 
     def __init__(self, cfg: CfgNode):
         """Build everything a run needs.
@@ -30,7 +36,9 @@ class Trainer(DefaultTrainer):
         check_datasets(cfg)
         model = self.build_model(cfg)
         optimizer = self.build_optimizer(cfg, model)
-        loader = self.build_train_loader(cfg)
+        self.seed = _seed(cfg)
+        self.samples = 0
+        loader = self.build_train_loader(cfg, self.seed)
         devices = {} if cfg.MODEL.DEVICE.startswith("cuda") else {"device_ids": None}
         model = create_ddp_model(model, broadcast_buffers=False, **devices)
         self._trainer = TrainStep(
@@ -40,6 +48,7 @@ class Trainer(DefaultTrainer):
             amp_dtype=cfg.SOLVER.AMP.DTYPE if cfg.SOLVER.AMP.ENABLED else None,
             accumulate=cfg.SOLVER.ACCUMULATE,
             skip_nonfinite=cfg.SOLVER.SKIP_NONFINITE,
+            seed=self.seed,
         )
         self.scheduler = self.build_lr_scheduler(cfg, optimizer)
         self.checkpointer = Checkpointer(model, cfg.OUTPUT_DIR, trainer=weakref.proxy(self))
@@ -55,15 +64,56 @@ class Trainer(DefaultTrainer):
             return hooks
         return hooks[:-1] + [RecurrentDiagnostics(), PredictionImages(self.cfg), hooks[-1]]
 
+    def resume_or_load(self, resume: bool = True) -> None:
+        """Go on from the last checkpoint in ``OUTPUT_DIR``, or load ``MODEL.WEIGHTS`` alone and start anew.
+
+        Raises:
+            OSError, ValueError: naming the file that is missing, damaged or refused.
+        """
+        if comm.is_main_process():
+            self.checkpointer.remove_partial()
+        super().resume_or_load(resume)
+        if resume and comm.is_main_process():
+            cut_log(os.path.join(self.cfg.OUTPUT_DIR, "metrics.json"), self.start_iter)
+
+    def run_step(self) -> None:
+        """One step; its samples are counted."""
+        super().run_step()
+        self.samples += self.cfg.SOLVER.IMS_PER_BATCH * self.cfg.SOLVER.ACCUMULATE
+
+    def state_dict(self) -> dict:
+        """All that a run needs to go on, beside the model."""
+        # Detectron2 0.6 leaves out the optimizer's state
+        step = self._trainer.state_dict()
+        return {**super().state_dict(), "_trainer": step, "seed": self.seed, "samples": self.samples}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Restore what :meth:`state_dict` gave, and send the loader to its position.
+
+        Raises:
+            ValueError: the checkpoint lacks the state of this project's trainer.
+        """
+        missing = [key for key in ("_trainer", "seed", "samples") if key not in state_dict]
+        if missing:
+            raise ValueError(
+                f"the last checkpoint in {os.path.abspath(self.cfg.OUTPUT_DIR)} cannot be resumed, it lacks the "
+                f"trainer's {', '.join(missing)}; start anew with MODEL.WEIGHTS set to it, without --resume"
+            )
+        super().load_state_dict(state_dict)
+        self._trainer.load_state_dict(state_dict["_trainer"])
+        self.seed = self._trainer.seed = state_dict["seed"]
+        self.samples = state_dict["samples"]
+        self.data_loader.batch_sampler.seek(self.seed, self.samples)
+
     @classmethod
     def build_optimizer(cls, cfg, model):
         """``SOLVER.OPTIMIZER``."""
         return build_optimizer(cfg, model)
 
     @classmethod
-    def build_train_loader(cls, cfg):
-        """Loader with the mapper of the training sets' kind."""
-        return build_train_loader(cfg)
+    def build_train_loader(cls, cfg, seed: int | None = None):
+        """Loader with the mapper of the training sets' kind; ``seed`` None takes ``SEED``."""
+        return build_train_loader(cfg, _seed(cfg) if seed is None else seed)
 
     @classmethod
     def build_test_loader(cls, cfg, dataset_name):
@@ -74,3 +124,8 @@ class Trainer(DefaultTrainer):
     def build_evaluator(cls, cfg, dataset_name, output_folder=None):
         """Evaluators by the data set's ``evaluator_type``."""
         return build_evaluator(cfg, dataset_name, output_folder)
+
+
+def _seed(cfg: CfgNode) -> int:
+    """``SEED``, or where that is negative a random one, the same on all processes."""
+    return cfg.SEED if cfg.SEED >= 0 else int(comm.shared_random_seed())
