@@ -1,7 +1,8 @@
 """RecurrentLayer: a cell, a number of steps and a gradient method."""
 
+import math
 from contextlib import contextmanager
-from typing import Iterator, NamedTuple
+from typing import Callable, Iterator, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,6 @@ from rfpn.fixed_point import (
     LinearSolution,
     NeumannSum,
     anderson,
-    check_penalty,
     implicit_gradient,
     iterate_until,
     linear_solve,
@@ -19,12 +19,34 @@ from rfpn.fixed_point import (
     penalty_of_sums,
     relative_residual,
 )
+from rfpn.fixed_point.lipschitz import PROBES, REDUCTIONS
+from rfpn.layers.checks import Range, check_setting
 from rfpn.layers.fast import FAST, bind
 from rfpn.layers.plain import PlainForm
 
 GRADIENTS = ("bptt", "tbptt", "rbp")
 SOLVERS = ("steps", "anderson")
 ADJOINTS = {"neumann": neumann_series, "solve": linear_solve}
+# more steps or terms than this are a slip of the keyboard
+MOST_STEPS = 1_000_000
+# what each argument of RecurrentLayer may be
+RULES = {
+    "steps": Range(1, MOST_STEPS, whole=True),
+    "test_steps": Range(1, MOST_STEPS, whole=True),
+    "test_tolerance": Range(0, math.inf),
+    "solver": SOLVERS,
+    "solver_tolerance": Range(0, math.inf),
+    "gradient": GRADIENTS,
+    "window": Range(1, MOST_STEPS, whole=True),
+    "adjoint": tuple(ADJOINTS),
+    "neumann_terms": Range(0, MOST_STEPS, whole=True),
+    "neumann_tolerance": Range(0, math.inf),
+    "growth_limit": Range(1, math.inf),
+    "coefficient": Range(0, 1, below=True),
+    "reduction": REDUCTIONS,
+    "probe": PROBES,
+    "fast": FAST,
+}
 # residual above which a sample counts as not converged where no tolerance is in force
 _SETTLED = 0.01
 
@@ -102,7 +124,6 @@ class RecurrentLayer(nn.Module):
             ValueError: naming the setting that is out of range, or two that exclude each other.
         """
         super().__init__()
-        check_penalty(coefficient, reduction, probe)
         self.cell = cell
         self.steps = steps
         self.test_steps = steps if test_steps is None else test_steps
@@ -121,7 +142,7 @@ class RecurrentLayer(nn.Module):
         self.probe = probe
         self.fast = fast
         self.diagnostics: dict[str, Tensor] = {}
-        _check(self)
+        check_options({name: getattr(self, name) for name in RULES})
 
     def initial_state(self, x: Tensor) -> Tensor:
         """h_0 = 0 for drive x (R, C, H, W), in x's type; under autocast in float32 or wider, as all states then are."""
@@ -247,18 +268,17 @@ def _no_graph(x: Tensor):
         torch.clear_autocast_cache()
 
 
-def _check(layer: RecurrentLayer) -> None:
-    least = {"steps": 1, "test_steps": 1, "window": 1, "neumann_terms": 0, "growth_limit": 1}
-    least |= {"test_tolerance": 0, "solver_tolerance": 0, "neumann_tolerance": 0}
-    for name, bound in least.items():
-        value = getattr(layer, name)
-        if not value >= bound:
-            raise ValueError(f"RecurrentLayer {name} must be at least {bound}, got {value}")
-    for name, allowed in (("gradient", GRADIENTS), ("solver", SOLVERS), ("adjoint", tuple(ADJOINTS)), ("fast", FAST)):
-        value = getattr(layer, name)
-        if value not in allowed:
-            raise ValueError(f"RecurrentLayer {name} must be one of {', '.join(allowed)}, got {value!r}")
+def check_options(options: dict, spell: Callable[[str], str] = "RecurrentLayer {}".format) -> None:
+    """Check all arguments of RecurrentLayer that have a rule.
+
+    Args:
+        options: by argument. spell: how an argument is called in errors.
+
+    Raises:
+        ValueError: naming the setting that is out of range, or two that exclude each other.
+    """
+    for name, rule in RULES.items():
+        check_setting(spell(name), options[name], rule)
     for name, usual in (("solver", "steps"), ("adjoint", "neumann")):
-        value = getattr(layer, name)
-        if layer.gradient != "rbp" and value != usual:
-            raise ValueError(f"RecurrentLayer {name}={value!r} needs gradient='rbp', got {layer.gradient!r}")
+        if options["gradient"] != "rbp" and options[name] != usual:
+            raise ValueError(f"{spell(name)}={options[name]!r} needs gradient='rbp', got {options['gradient']!r}")

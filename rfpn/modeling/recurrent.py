@@ -1,12 +1,23 @@
 """Builds RecurrentLayer arguments from the one config node that all recurrent models share."""
 
+import sys
+
 from detectron2.config import CfgNode
 
-from rfpn.fixed_point.lipschitz import PROBES, REDUCTIONS
-from rfpn.layers import ADJOINTS, GRADIENTS, SOLVERS
-from rfpn.layers.fast import FAST
+from rfpn.layers.checks import Range, check_setting
 from rfpn.layers.gates import GATE_BIAS_STARTS
 from rfpn.layers.hgru import FORMS
+from rfpn.layers.recurrent import MOST_STEPS, check_options
+
+# argument of RecurrentLayer -> key, where it is not the argument's name in capitals
+_KEYS = {name: f"LIPSCHITZ.{name.upper()}" for name in ("coefficient", "reduction", "probe")}
+# keys that are not RecurrentLayer's; the values of KERNEL_SIZE, NORM_GROUPS and CELL are the models' own matter
+_RULES = {
+    "TEST_STEPS": Range(0, MOST_STEPS, whole=True),
+    "FORM": FORMS,
+    "GATE_BIAS": GATE_BIAS_STARTS,
+    "GATE_STEPS": Range(0, MOST_STEPS, whole=True),
+}
 
 
 def recurrent_options(cfg: CfgNode) -> dict:
@@ -16,32 +27,10 @@ def recurrent_options(cfg: CfgNode) -> dict:
         ValueError: naming the key whose value cannot work.
     """
     node = cfg.MODEL.RECURRENT
-    _check(node.STEPS >= 1, "STEPS", node.STEPS, "at least 1")
-    _check(node.TEST_STEPS >= 0, "TEST_STEPS", node.TEST_STEPS, "0 (as STEPS) or more")
-    _check(node.WINDOW >= 1, "WINDOW", node.WINDOW, "at least 1")
-    _check(node.NEUMANN_TERMS >= 0, "NEUMANN_TERMS", node.NEUMANN_TERMS, "at least 0")
-    _check(node.TEST_TOLERANCE >= 0, "TEST_TOLERANCE", node.TEST_TOLERANCE, "at least 0")
-    _check(node.NEUMANN_TOLERANCE >= 0, "NEUMANN_TOLERANCE", node.NEUMANN_TOLERANCE, "at least 0")
-    _check(node.SOLVER_TOLERANCE > 0, "SOLVER_TOLERANCE", node.SOLVER_TOLERANCE, "above 0")
-    if node.GRADIENT != "rbp":
-        _check(node.SOLVER == "steps", "SOLVER", node.SOLVER, f"'steps' under GRADIENT {node.GRADIENT}")
-        _check(node.ADJOINT == "neumann", "ADJOINT", node.ADJOINT, f"'neumann' under GRADIENT {node.GRADIENT}")
-    _check(node.GROWTH_LIMIT >= 1, "GROWTH_LIMIT", node.GROWTH_LIMIT, "at least 1")
-    _check(node.GATE_STEPS >= 0, "GATE_STEPS", node.GATE_STEPS, "0 (the default) or more")
-    _check(node.LIPSCHITZ.WEIGHT >= 0, "LIPSCHITZ.WEIGHT", node.LIPSCHITZ.WEIGHT, "at least 0")
-    _check(0 <= node.LIPSCHITZ.COEFFICIENT < 1, "LIPSCHITZ.COEFFICIENT", node.LIPSCHITZ.COEFFICIENT, "in [0, 1)")
-    for key, value, allowed in (
-        ("GRADIENT", node.GRADIENT, GRADIENTS),
-        ("SOLVER", node.SOLVER, SOLVERS),
-        ("ADJOINT", node.ADJOINT, tuple(ADJOINTS)),
-        ("FORM", node.FORM, FORMS),
-        ("GATE_BIAS", node.GATE_BIAS, GATE_BIAS_STARTS),
-        ("LIPSCHITZ.REDUCTION", node.LIPSCHITZ.REDUCTION, REDUCTIONS),
-        ("LIPSCHITZ.PROBE", node.LIPSCHITZ.PROBE, PROBES),
-        ("FAST", node.FAST, FAST),
-    ):
-        _check(value in allowed, key, repr(value), "one of " + ", ".join(allowed))
-    return {
+    for key, rule in _RULES.items():
+        check_setting(_spell(key), node[key], rule)
+    check_setting(_spell("LIPSCHITZ.WEIGHT"), node.LIPSCHITZ.WEIGHT, Range(0, sys.float_info.max))
+    options = {
         "steps": node.STEPS,
         "test_steps": node.TEST_STEPS or node.STEPS,
         "test_tolerance": node.TEST_TOLERANCE,
@@ -59,8 +48,9 @@ def recurrent_options(cfg: CfgNode) -> dict:
         "probe": node.LIPSCHITZ.PROBE,
         "fast": node.FAST,
     }
+    check_options(options, lambda name: _spell(_KEYS.get(name, name.upper())))
+    return options
 
 
-def _check(valid: bool, key: str, value, wanted: str) -> None:
-    if not valid:
-        raise ValueError(f"MODEL.RECURRENT.{key} must be {wanted}, got {value}")
+def _spell(key: str) -> str:
+    return f"MODEL.RECURRENT.{key}"

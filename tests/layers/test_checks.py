@@ -1,0 +1,35 @@
+"""Rules that settings obey."""
+
+import math
+
+import pytest
+
+from rfpn.layers.checks import Range, check_setting
+
+
+@pytest.mark.parametrize(
+    "value, rule",
+    [(1, Range(1, 3)), (3, Range(1, 3)), (math.inf, Range(0, math.inf)), (0.99, Range(0, 1, below=True)), ("a", ("a",))],
+)
+def test_admitted(value, rule):
+    check_setting("KEY", value, rule)
+
+
+@pytest.mark.parametrize(
+    "value, rule, words",
+    [
+        (0, Range(1, 3), "at least 1, got 0"),
+        (4, Range(1, 3), "at most 3, got 4"),
+        (math.nan, Range(1, 3), "at least 1, got nan"),
+        (1, Range(0, 1, below=True), r"in \[0, 1\), got 1"),
+        (math.nan, Range(0, 1, below=True), r"in \[0, 1\), got nan"),
+        (2.0, Range(1, 3, whole=True), "a whole number, got 2.0"),
+        (True, Range(1, 3, whole=True), "a whole number, got True"),
+        ("2", Range(1, 3), "a number, got '2'"),
+        (None, Range(1, 3), "a number, got None"),
+        ("c", ("a", "b"), "one of a, b, got 'c'"),
+    ],
+)
+def test_refused_by_name(value, rule, words):
+    with pytest.raises(ValueError, match=f"KEY must .*{words}"):
+        check_setting("KEY", value, rule)
