@@ -1,0 +1,144 @@
+"""What is checked before anything is built."""
+
+import pytest
+from detectron2.data.datasets.coco_panoptic import register_coco_panoptic, register_coco_panoptic_separated
+
+from rfpn.config import get_cfg
+from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
+from rfpn.data.panoptic import register_panoptic_folder
+from rfpn.data.semantic import prepare_split, split_of_folder
+from tests.data.tiny_panoptic import CATEGORIES, edit_json, mixed_layouts, write_set
+
+pytestmark = pytest.mark.usefixtures("catalogs")
+THINGS, STUFF = {3: 0, 7: 1, 60: 2}, {40: 1, 90: 2}
+
+
+def config(train="tiny", test="tiny"):
+    cfg = get_cfg()
+    cfg.MODEL.META_ARCHITECTURE = "PanopticFPN"
+    cfg.MODEL.MASK_ON = True
+    cfg.MODEL.ROI_HEADS.NUM_CLASSES = cfg.MODEL.SEM_SEG_HEAD.NUM_CLASSES = 3
+    cfg.INPUT.MASK_FORMAT = "bitmask"
+    cfg.DATASETS.TRAIN, cfg.DATASETS.TEST = (train,), (test,)
+    cfg.DATALOADER.NUM_WORKERS = 0
+    cfg.SOLVER.IMS_PER_BATCH = 1
+    return cfg
+
+
+@pytest.fixture
+def root(tmp_path):
+    root = write_set(tmp_path / "set", mixed_layouts(), extension="jpg")
+    for i in (1, 2):
+        (root / f"train/photo{i}.jpg").rename(root / f"train/label{i}.jpg")
+    path = root / "annotations/panoptic_train.json"
+    path.write_text(path.read_text().replace("photo", "label"))
+    return root
+
+
+def register_theirs(root, name="theirs", **metadata):
+    """Detectron2's separated form with hand-made metadata."""
+    paths = split_of_folder(str(root), "train")
+    prepare_split(paths)
+    register_coco_panoptic_separated(
+        name, metadata, paths.image_root, paths.panoptic_root, paths.panoptic_json, paths.sem_seg_root, paths.instances_json
+    )
+    return name + "_separated"
+
+
+def test_our_and_their_registration_pass(root):
+    register_panoptic_folder("tiny", str(root), "train")
+    stuff = {"stuff_classes": ["things", "sky", "road"], "stuff_dataset_id_to_contiguous_id": STUFF}
+    cfg = config("tiny", register_theirs(root, **stuff))
+    check_datasets(cfg)
+    assert {"image", "sem_seg", "instances"} <= next(iter(build_train_loader(cfg, seed=0)))[0].keys()
+    assert len(build_test_loader(cfg, "theirs_separated")) == 2
+
+
+def test_A1_registration_with_empty_metadata(root):
+    paths = split_of_folder(str(root), "train")
+    register_coco_panoptic("x", {}, paths.image_root, paths.panoptic_root, paths.panoptic_json)
+    with pytest.raises(ValueError, match="'x' lacks the metadata thing_classes"):
+        check_datasets(config("x", "x"))
+
+
+def test_A2_separated_registration_with_empty_metadata(root):
+    register_panoptic_folder("tiny", str(root), "train")
+    name = register_theirs(root)
+    for cfg in (config(name, "tiny"), config("tiny", name)):
+        with pytest.raises(ValueError, match="theirs_separated' lacks the metadata .*stuff_classes"):
+            check_datasets(cfg)
+    with pytest.raises(ValueError, match="stuff_dataset_id_to_contiguous_id"):
+        build_test_loader(config(test=name), name)  # evaluation alone
+
+
+@pytest.mark.parametrize("fault", ["json", "picture", "map", "folder"])
+def test_A2_a_set_that_cannot_be_evaluated_is_found_before_training(root, tmp_path, fault):
+    register_panoptic_folder("tiny", str(root), "train")
+    other = write_set(tmp_path / "other", mixed_layouts())
+    prepare_split(split_of_folder(str(other), "train"))
+    register_panoptic_folder("evaluated", str(other), "train")
+    check_datasets(config(test="evaluated"))
+    if fault == "json":
+        edit_json(other / "annotations/panoptic_train.json", lambda c: c["annotations"][0]["segments_info"][0].pop("area"))
+    elif fault == "picture":
+        (other / "train/photo2.png").unlink()
+    elif fault == "map":
+        (other / "panoptic_stuff_train/label1.png").unlink()
+    else:
+        (other / "panoptic_train").rename(other / "elsewhere")
+    with pytest.raises((OSError, ValueError), match="other"):
+        check_datasets(config(test="evaluated"))
+
+
+def test_A2_pathfinder_sets_are_looked_at_too(tmp_path):
+    from rfpn.data.pathfinder.registration import register_pathfinder
+
+    register_pathfinder("missing", str(tmp_path / "none"))
+    with pytest.raises(FileNotFoundError, match="none"):
+        check_datasets(config("pathfinder_14_train", "missing"))
+
+
+def test_A3_class_counts_of_any_loader(root):
+    register_panoptic_folder("tiny", str(root), "train")
+    cfg = config()
+    cfg.MODEL.SEM_SEG_HEAD.NUM_CLASSES = 2
+    with pytest.raises(ValueError, match="MODEL.SEM_SEG_HEAD.NUM_CLASSES is 2.*needs 3"):
+        check_datasets(cfg)
+
+
+@pytest.mark.parametrize(
+    "stuff_map, classes, message",
+    [
+        ({40: 0, 90: 1}, ["things", "sky", "road"], "does not map onto"),
+        ({40: 0, 90: 1}, ["sky", "road"], "NUM_CLASSES is 3, but .* needs 2"),
+        ({40: 1, 91: 2}, ["things", "sky", "road"], "has the category ids 91 .* lacks 90"),
+        ({40: 1, 90: 2, 7: 0}, ["things", "sky", "road"], "has the category ids 7"),
+    ],
+)
+def test_B9_hand_made_stuff_map_that_does_not_fit(root, stuff_map, classes, message):
+    register_panoptic_folder("tiny", str(root), "train")
+    name = register_theirs(root, stuff_classes=classes, stuff_dataset_id_to_contiguous_id=stuff_map)
+    with pytest.raises(ValueError, match=message):
+        check_datasets(config("tiny", name))
+
+
+def test_B9_training_and_evaluation_number_classes_alike(root, tmp_path):
+    register_panoptic_folder("tiny", str(root), "train")
+    renamed = [{**c, "name": {"cat": "dog", "dog": "cat"}.get(c["name"], c["name"])} for c in CATEGORIES]
+    register_panoptic_folder("swapped", str(write_set(tmp_path / "swapped", mixed_layouts(), renamed)), "train")
+    with pytest.raises(ValueError, match="'tiny' and 'swapped' differ in thing_classes"):
+        check_datasets(config(test="swapped"))
+
+
+def test_A9_the_training_loader_counts_crowds(tmp_path):
+    crowd = [(7, (0, 0, 20, 20), 1)]
+    register_panoptic_folder("tiny", str(write_set(tmp_path / "set", [crowd])), "train")
+    with pytest.raises(ValueError, match="0 instances kept, 1 crowd regions dropped"):
+        build_train_loader(config(), seed=0)
+
+
+@pytest.mark.parametrize("names", [("nowhere", "tiny"), ("tiny", "nowhere")])
+def test_unknown_names_are_named(root, names):
+    register_panoptic_folder("tiny", str(root), "train")
+    with pytest.raises(KeyError, match="'nowhere' is not registered"):
+        check_datasets(config(*names))

@@ -1,0 +1,136 @@
+"""Norms of the shipped configurations, on one process and with zero RoIs."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from detectron2.layers import ShapeSpec
+from detectron2.modeling import build_model
+from detectron2.modeling.roi_heads.mask_head import build_mask_head
+from detectron2.structures import BitMasks, Boxes, Instances
+from detectron2.utils.events import EventStorage
+from torch import distributed, multiprocessing
+from torch.nn.parallel import DistributedDataParallel
+
+from rfpn.engine.setup import load_cfg
+from rfpn.modeling.norms import check_norms
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml"))
+# small enough for a test; no norm is changed
+SMALL = ["MODEL.DEVICE", "cpu", "MODEL.WEIGHTS", "", "MODEL.RECURRENT.STEPS", "2", "MODEL.RECURRENT.NEUMANN_TERMS", "1"]
+SMALL_BACKBONE = ["MODEL.RESNETS.DEPTH", "18", "MODEL.RESNETS.RES2_OUT_CHANNELS", "64", "MODEL.RESNETS.WIDTH_PER_GROUP", "64"]
+SMALL_BACKBONE += ["MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE", "4", "MODEL.RPN.POST_NMS_TOPK_TRAIN", "20"]
+SMALL_BACKBONE += ["MODEL.ROI_BOX_HEAD.FC_DIM", "32", "MODEL.ROI_BOX_HEAD.NUM_FC", "1"]
+
+
+def picture(cfg, number=0):
+    """A training record of random content with one instance."""
+    generator = torch.Generator().manual_seed(number)
+    if cfg.MODEL.META_ARCHITECTURE == "PathfinderNet":
+        image = torch.randint(256, (1, 32, 32), generator=generator, dtype=torch.uint8)
+        return {"image": image, "sem_seg": (image[0] > 200).to(torch.uint8)}
+    instances = Instances((64, 64))
+    instances.gt_boxes = Boxes(torch.tensor([[8.0, 8.0, 40.0, 40.0]]))
+    instances.gt_classes = torch.zeros(1, dtype=torch.int64)
+    instances.gt_masks = BitMasks(torch.ones(1, 64, 64, dtype=torch.bool))
+    image = torch.randint(256, (3, 64, 64), generator=generator, dtype=torch.uint8)
+    return {"image": image, "sem_seg": torch.zeros(64, 64, dtype=torch.int64), "instances": instances}
+
+
+def train_one_step(file, *overrides):
+    cfg = load_cfg(str(CONFIGS / file), SMALL + list(overrides))
+    if cfg.MODEL.META_ARCHITECTURE == "PanopticFPN":
+        cfg.merge_from_list(SMALL_BACKBONE)
+    check_norms(cfg)
+    torch.manual_seed(0)
+    model = build_model(cfg).train()
+    with EventStorage():
+        losses = model([picture(cfg, 0), picture(cfg, 1)])
+    total = sum(losses.values())
+    total.backward()
+    assert total.isfinite()
+    return model
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_C3_every_configuration_trains_on_one_process(file):
+    train_one_step(file)
+
+
+@pytest.mark.parametrize("part", ["RESNETS", "FPN", "SEM_SEG_HEAD", "ROI_MASK_HEAD"])
+def test_C3_sync_bn_trains_on_one_process(part):
+    train_one_step("COCO-PanopticSegmentation/rfpn_R_50_1x.yaml", f"MODEL.{part}.NORM", "SyncBN")
+
+
+@pytest.mark.parametrize(
+    "overrides, key",
+    [
+        (["MODEL.ROI_MASK_HEAD.NORM", "SyncBN"], "MODEL.ROI_MASK_HEAD.NORM"),
+        (["MODEL.ROI_BOX_HEAD.NORM", "SyncBN", "MODEL.ROI_BOX_HEAD.NUM_CONV", "1"], "MODEL.ROI_BOX_HEAD.NORM"),
+    ],
+)
+def test_C2_sync_bn_in_detectron2s_heads_is_refused(overrides, key):
+    cfg = load_cfg(str(CONFIGS / "COCO-PanopticSegmentation/panoptic_fpn_R_50_1x.yaml"), overrides)
+    with pytest.raises(ValueError, match=f"{key} SyncBN .*take GN, or naiveSyncBN_N"):
+        check_norms(cfg)
+
+
+def mask_head(name, norm):
+    """A small mask head, in training."""
+    overrides = [*SMALL, "MODEL.ROI_MASK_HEAD.NAME", name, "MODEL.ROI_MASK_HEAD.NORM", norm]
+    overrides += ["MODEL.ROI_MASK_HEAD.NUM_CONV", "1", "MODEL.ROI_MASK_HEAD.CONV_DIM", "32", "MODEL.MASK_ON", "True"]
+    cfg = load_cfg("", overrides)
+    check_norms(cfg)
+    torch.manual_seed(0)
+    return build_mask_head(cfg, ShapeSpec(channels=32, height=14, width=14)).train()
+
+
+def rois(count):
+    instances = Instances((64, 64))
+    instances.proposal_boxes = Boxes(torch.tensor([[4.0, 4.0, 40.0, 40.0]]).repeat(count, 1))
+    instances.gt_classes = torch.zeros(count, dtype=torch.int64)
+    instances.gt_masks = BitMasks(torch.ones(count, 64, 64, dtype=torch.bool))
+    return torch.rand(count, 32, 14, 14), [instances]
+
+
+HEADS = [("HGRUMaskHead", "SyncBN"), ("HGRUMaskHead", "GN"), ("MaskRCNNConvUpsampleHead", "GN")]
+HEADS += [("MaskRCNNConvUpsampleHead", "naiveSyncBN_N")]
+
+
+@pytest.mark.parametrize("name, norm", HEADS)
+def test_C2_no_rois_on_one_process(name, norm):
+    head = mask_head(name, norm)
+    with EventStorage():
+        loss = sum(head(*rois(0)).values())
+    loss.backward()
+    assert loss == 0 and all(p.grad is not None and (p.grad == 0).all() for p in head.parameters())
+
+
+def work(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    gradients = {}
+    for name, norm in HEADS:
+        head = DistributedDataParallel(mask_head(name, norm), broadcast_buffers=False)
+        with EventStorage():
+            sum(head(*rois(3 * rank)).values()).backward()
+        gradients[name, norm] = [p.grad for p in head.parameters()]
+    torch.save(gradients, f"{folder}/{rank}.pt")
+    distributed.destroy_process_group()
+
+
+def test_C2_no_rois_on_one_of_two_processes(tmp_path):
+    multiprocessing.start_processes(work, (str(tmp_path),), nprocs=2, start_method="fork")
+    one, two = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    for head in HEADS:
+        assert all(torch.equal(a, b) and a.isfinite().all() for a, b in zip(one[head], two[head], strict=True))
+        assert sum(g.abs().sum() for g in one[head]) > 0
+
+
+def test_C5_the_readout_norm_updates_its_statistics_once_a_forward():
+    head = mask_head("HGRUMaskHead", "SyncBN")
+    head.recurrent.steps = 20
+    with EventStorage():
+        head(*rois(4))
+    assert head.norm.num_batches_tracked == 1
