@@ -117,7 +117,7 @@ def print_table(rows: list[dict]) -> None:
     """Print rows of one kind for people, as columns, with four significant digits."""
     from tabulate import tabulate
 
-    print(tabulate([[name, *(row[name] for row in rows)] for name in rows[0]], floatfmt=".4g"))
+    print(tabulate([[name, *(_short(row[name]) for row in rows)] for name in rows[0]], disable_numparse=True))
 
 
 def _checked(cfg: CfgNode) -> CfgNode:
@@ -128,6 +128,10 @@ def _checked(cfg: CfgNode) -> CfgNode:
 
 def _name(folder: str) -> str:
     return os.path.basename(os.path.normpath(folder))
+
+
+def _short(value) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _finite(content):
