@@ -1,0 +1,102 @@
+"""A run that is killed again and again ends like one that never was."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rfpn.engine.checkpoint import cut_log
+
+JOB = Path(__file__).with_name("killed_runs.py")
+CLOCKS = ("time", "data_time", "eta_seconds")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Folders ``whole`` and ``killed``, and what the lives printed."""
+    folder = tmp_path_factory.mktemp("runs")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, str(JOB), str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return folder, done
+
+
+def log(folder: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (folder / "metrics.json").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in CLOCKS} for line in lines]
+
+
+def assert_equal(one, other, path="checkpoint") -> None:
+    assert type(one) is type(other), path
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), path
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), path
+        for key in one:
+            assert_equal(one[key], other[key], f"{path}/{key}")
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other), path
+        for i, pair in enumerate(zip(one, other)):
+            assert_equal(*pair, f"{path}/{i}")
+    else:
+        assert one == other, path
+
+
+def test_D5_the_loss_log_of_a_killed_run_equals_that_of_a_whole_one(runs):
+    whole, killed = log(runs[0] / "whole"), log(runs[0] / "killed")
+    assert [line["iteration"] for line in whole] == list(range(19, 200, 20))
+    assert {"total_loss", "loss_lipschitz", "lr"} <= whole[0].keys()
+    assert len({line["total_loss"] for line in whole}) == len(whole)
+    assert whole == killed
+
+
+def test_D5_a_killed_run_leaves_the_same_weights_and_state_bit_by_bit(runs):
+    whole, killed = (torch.load(runs[0] / name / "model_final.pth", weights_only=True) for name in ("whole", "killed"))
+    assert_equal(whole, killed)
+    assert whole["trainer"]["samples"] == 400
+    moments = whole["trainer"]["_trainer"]["optimizer"]["state"]
+    assert moments and all(float(moment["step"]) == 200 for moment in moments.values())
+
+
+def test_each_life_starts_at_the_last_checkpoint(runs):
+    starts = re.findall(r"Starting training from iteration (\d+)", runs[1].stdout)
+    assert [int(start) for start in starts] == [0, 0, 0, 0, 40, 80, 120, 120]
+
+
+def test_a_full_disk_ends_the_run_with_one_line(runs):
+    (line,) = [line for line in runs[1].stderr.splitlines() if line.startswith("error:")]
+    assert "model_0000159.pth could not be written: File too large" in line
+    assert "the last good checkpoint is model_0000119.pth" in line
+
+
+def test_nothing_unfinished_is_left(runs):
+    for name in ("whole", "killed"):
+        assert not list((runs[0] / name).glob("*.partial*"))
+        assert (runs[0] / name / "last_checkpoint").read_text() == "model_final.pth"
+
+
+@pytest.mark.parametrize(
+    "tail, kept",
+    [
+        ("", 3),
+        ('{"iteration": 39, "total_loss": 1}\n', 3),
+        ('{"iteration": 20, "PQ": 1}\n{"iteration": 39, "total_loss": 1}\n', 4),
+        ('{"iteration": 3', 3),
+        ('{"iteration": 3}', 3),
+        ("[1]\n", 3),
+        ('{"iteration": null}\n', 3),
+    ],
+)
+def test_a_log_is_cut_where_the_run_goes_on(tmp_path, tail, kept):
+    whole = "".join(f'{{"iteration": {i}, "total_loss": 2}}\n' for i in (0, 9, 19)) + tail
+    path = tmp_path / "metrics.json"
+    path.write_text(whole)
+    cut_log(str(path), 20)
+    assert path.read_text() == "".join(whole.splitlines(keepends=True)[:kept])
+    cut_log(str(tmp_path / "missing.json"), 20)
