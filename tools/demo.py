@@ -18,7 +18,7 @@ import sys
 from typing import Iterable, Iterator
 
 import numpy as np
-from detectron2.modeling import build_model
+from analysis_models import load_model
 from detectron2.utils.logger import setup_logger
 from tqdm import tqdm
 
@@ -28,7 +28,6 @@ from rfpn.analysis.overlay import Overlay, build_overlay, enlargement
 from rfpn.analysis.time_course import parse_steps
 from rfpn.config import get_cfg
 from rfpn.data.images import read_image
-from rfpn.engine.checkpoint import Checkpointer, check_complete
 from rfpn.engine.setup import check_weights, load_cfg, one_line_errors
 
 logger = logging.getLogger("rfpn")
@@ -82,10 +81,7 @@ def load_overlay(config_file: str, overrides: list[str]) -> Overlay:
     """
     cfg = load_cfg(config_file, overrides)
     check_weights(cfg)
-    checkpointer = Checkpointer(build_model(cfg))
-    checkpointer.load(cfg.MODEL.WEIGHTS)
-    check_complete(checkpointer, cfg.MODEL.ALLOW_MISSING_WEIGHTS)
-    return build_overlay(checkpointer.model, cfg)
+    return build_overlay(load_model(cfg), cfg)
 
 
 class Drawer:

@@ -1,0 +1,46 @@
+"""Figures of a report."""
+
+from rfpn.analysis.report.charts import loss_chart, recurrent_charts, schedule_charts, score_charts, steps_chart
+
+SERIES = ([19, 39], [2.0, 1.0])
+
+
+def test_losses_with_the_total_first():
+    figure = loss_chart({"loss_mask": SERIES, "lr": SERIES, "total_loss": ([19, 39], [3.0, 1.5])})
+    assert [line.name for line in figure.data] == ["total_loss", "loss_mask"]
+    assert list(figure.data[0].x) == [19, 39] and list(figure.data[0].y) == [3.0, 1.5]
+    assert [button.args[0] for button in figure.layout.updatemenus[0].buttons] == [
+        {"yaxis.type": "linear"},
+        {"yaxis.type": "log"},
+    ]
+    assert loss_chart({"lr": SERIES}) is None
+
+
+def test_a_figure_for_each_quantity_with_a_line_for_each_layer():
+    names = ["recurrent_0/penalty", "recurrent_1/penalty", "recurrent_0/residual", "recurrent_0/novel_thing", "rpn/x"]
+    figures = recurrent_charts(dict.fromkeys(names, SERIES))
+    assert [len(figure.data) for figure in figures] == [1, 2, 1]
+    assert [figure.layout.title.text.split()[0] for figure in figures] == ["residual", "Lipschitz", "novel"]
+
+
+def test_schedule_takes_what_there_is():
+    assert [figure.layout.title.text for figure in schedule_charts({"lr": SERIES})] == ["learning rate"]
+
+
+def test_scores_leave_single_classes_out():
+    (figure,) = score_charts({"bbox": {"AP": SERIES, "AP-cat": SERIES, "APl": SERIES}})
+    assert [(line.name, line.visible) for line in figure.data] == [("AP", True), ("APl", "legendonly")]
+
+
+def test_the_slider_has_a_frame_for_each_step():
+    pictures = {1: "data:1", 4: "data:4", 6: "data:6"}
+    figure = steps_chart("photo.jpg", pictures, (320, 200), 4)
+    assert [(frame.name, frame.data[0].source) for frame in figure.frames] == [
+        ("1", "data:1"),
+        ("4", "data:4"),
+        ("6", "data:6"),
+    ]
+    (slider,) = figure.layout.sliders
+    assert [step.label for step in slider.steps] == ["1", "4*", "6"]
+    assert [list(step.args[0]) for step in slider.steps] == [["1"], ["4"], ["6"]]
+    assert figure.data[0].source == "data:1" and list(figure.layout.yaxis.range) == [199.5, -0.5]

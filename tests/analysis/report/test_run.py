@@ -1,0 +1,71 @@
+"""Reading a run's folder."""
+
+import json
+import logging
+import math
+
+import pytest
+
+from rfpn.analysis.report.run import flatten, read_metrics, read_run
+from rfpn.config import get_cfg
+
+ROWS = [
+    {"iteration": 19, "total_loss": 3.0, "loss_mask": 1.0, "recurrent/residual": 0.5},
+    {"iteration": 39, "total_loss": 2.0, "loss_mask": 0.5, "recurrent/residual": 0.25},
+    {"iteration": 40, "panoptic_seg/PQ": 12.0, "panoptic_seg/PQ_th": math.nan, "bbox/AP": 3.0, "bbox/AP-cat": 4.0},
+]
+
+
+def write_metrics(folder, rows):
+    (folder / "metrics.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_scalars_and_scores_are_told_apart(tmp_path):
+    write_metrics(tmp_path, ROWS)
+    run = read_run(str(tmp_path))
+    assert run.scalars["total_loss"] == ([19, 39], [3.0, 2.0])
+    assert set(run.scalars) == {"total_loss", "loss_mask", "recurrent/residual"}
+    assert list(run.scores) == ["panoptic_seg", "bbox"]
+    assert run.scores["panoptic_seg"]["PQ"] == ([40], [12.0]) and run.scores["bbox"]["AP-cat"] == ([40], [4.0])
+    assert run.settings == {} and run.changed == []
+
+
+def test_scores_of_several_data_sets_keep_their_names(tmp_path):
+    write_metrics(tmp_path, [{"iteration": 1, "pathfinder_14_test/pathfinder/IoU": 0.5, "b/pathfinder/IoU": 0.4}])
+    assert set(read_run(str(tmp_path)).scores) == {"pathfinder_14_test/pathfinder", "b/pathfinder"}
+
+
+def test_D5_a_resumed_run_with_a_broken_line(tmp_path, caplog):
+    lines = [json.dumps(row) for row in ROWS]
+    text = "\n".join([*lines[:2], lines[1][:20], json.dumps({"iteration": 39, "total_loss": 1.5}), "", lines[2]])
+    (tmp_path / "metrics.json").write_text(text)
+    with caplog.at_level(logging.WARNING, logger="rfpn"):
+        logging.getLogger("rfpn").propagate = True
+        series = read_metrics(str(tmp_path / "metrics.json"))
+    assert series["total_loss"] == ([19, 39], [3.0, 1.5]) and series["loss_mask"] == ([19, 39], [1.0, 0.5])
+    assert "left out 1 broken lines" in caplog.text
+
+
+def test_settings_that_differ_from_the_defaults(tmp_path):
+    cfg = get_cfg()
+    cfg.MODEL.RECURRENT.STEPS = 7
+    cfg.DATASETS.TEST = ("a", "b")
+    (tmp_path / "config.yaml").write_text(cfg.dump())
+    run = read_run(str(tmp_path))
+    assert set(run.changed) == {"MODEL.RECURRENT.STEPS", "DATASETS.TEST"}
+    assert run.settings["MODEL.RECURRENT.STEPS"] == 7 and run.settings["SOLVER.AMP.ENABLED"] is False
+
+
+def test_leaves_of_nested_mappings():
+    assert flatten({"A": {"B": {"C": 1}, "D": []}, "E": {}}) == {"A.B.C": 1, "A.D": [], "E": {}}
+
+
+def test_folders_that_hold_no_run_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="none: no such folder"):
+        read_run(str(tmp_path / "none"))
+    with pytest.raises(FileNotFoundError, match="has neither config.yaml nor metrics.json"):
+        read_run(str(tmp_path))
+    for text in ("a: [", "just words"):
+        (tmp_path / "config.yaml").write_text(text)
+        with pytest.raises(ValueError, match="config.yaml: not a configuration"):
+            read_run(str(tmp_path))

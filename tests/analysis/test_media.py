@@ -1,0 +1,82 @@
+"""Finding pictures and videos, reading and writing videos."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rfpn.analysis.media import Video, find_media, is_video, output_paths, write_video
+
+
+def frames(count=5, height=32, width=48):
+    """Frames in one colour each, brighter one by one."""
+    return [np.full((height, width, 3), 40 * index, np.uint8) for index in range(count)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("b.jpg", "a.PNG", "film.mp4", "notes.txt", "[1].png"):
+        (tmp_path / name).touch()
+    (tmp_path / "within").mkdir()
+    (tmp_path / "within" / "c.png").touch()
+    return tmp_path
+
+
+def names(paths):
+    return [Path(path).name for path in paths]
+
+
+def test_files_folders_and_globs_each_once(folder):
+    words = [str(folder / "b.jpg"), str(folder), str(folder / "**" / "*.png"), str(folder / "[1].png")]
+    files, problems = find_media(words)
+    assert names(files) == ["b.jpg", "[1].png", "a.PNG", "film.mp4", "c.png"] and not problems
+
+
+def test_words_that_stand_for_nothing_are_named(folder):
+    (folder / "empty").mkdir()
+    files, problems = find_media([str(folder / "none.jpg"), str(folder / "empty"), str(folder / "b.jpg"), "no*.png"])
+    assert names(files) == ["b.jpg"]
+    assert [problem.split(":")[0] for problem in problems] == [str(folder / "none.jpg"), str(folder / "empty"), "no*.png"]
+
+
+def test_outputs_never_meet_inputs_or_each_other(tmp_path):
+    files = [str(tmp_path / name) for name in ("x.png", "x.jpg", "x.mp4", "other/x.jpg", "y.jpg")]
+    targets = output_paths(files, str(tmp_path))
+    assert names(targets.values()) == ["x_2.png", "x_3.png", "x_2.mp4", "x_4.png", "y.png"]
+    assert list(targets) == files
+
+
+def test_a_video_comes_back(tmp_path):
+    path = str(tmp_path / "film.mp4")
+    write_video(path, frames(height=31, width=47), 12.5)
+    video = Video(path)
+    read = list(video)
+    assert is_video(path) and video.fps == 12.5 and video.length == len(read) == 5
+    assert all(frame.shape == (32, 48, 3) and frame.dtype == np.uint8 for frame in read)
+    assert [frame[:30, :46].mean() for frame in read] == pytest.approx([0, 40, 80, 120, 160], abs=6)
+
+
+def test_a_video_keeps_its_colours(tmp_path):
+    path = str(tmp_path / "red.mp4")
+    red = np.zeros((32, 32, 3), np.uint8)
+    red[..., 0] = 200
+    write_video(path, [red] * 3, 25)
+    assert next(iter(Video(path))).mean((0, 1)) == pytest.approx([200, 0, 0], abs=12)
+
+
+def test_G3_a_damaged_video_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="none.mp4: no such video"):
+        Video(str(tmp_path / "none.mp4"))
+    (tmp_path / "text.mp4").write_text("no video")
+    with pytest.raises(ValueError, match="text.mp4: unreadable video"):
+        Video(str(tmp_path / "text.mp4"))
+    path = tmp_path / "cut.avi"
+    write_video(str(path), [np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8) for _ in range(20)], 25)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(ValueError, match="cut.avi: (damaged|unreadable) video"):
+        list(Video(str(path)))
+
+
+def test_a_video_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(OSError, match="film.mp4: could not be written"):
+        write_video(str(tmp_path / "none" / "film.mp4"), frames(), 25)

@@ -1,0 +1,105 @@
+"""Predictions over their images."""
+
+import numpy as np
+import pytest
+import torch
+from detectron2.data import DatasetCatalog
+from detectron2.modeling import build_model
+from PIL import Image
+
+from rfpn.analysis.overlay import build_overlay, enlargement, model_title
+from rfpn.data.images import read_image
+from rfpn.data.mapper import PanopticMapper
+from rfpn.data.pathfinder.mapper import PathfinderMapper
+from rfpn.engine.setup import load_cfg
+from tests.analysis.tiny_runs import CONFIGS, CONTOURS, EVERYTHING, SCENES, build, contour_set, scene_set
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    yield from scene_set("overlay_scenes", tmp_path_factory.mktemp("scenes"))
+
+
+@pytest.fixture(scope="module")
+def contours(tmp_path_factory):
+    yield from contour_set("overlay_contours", tmp_path_factory.mktemp("contours"))
+
+
+def overlay(config, *overrides):
+    cfg, model = build(config, *overrides)
+    return build_overlay(model, cfg)
+
+
+def images(count, shape=(40, 56, 3)):
+    return list(np.random.default_rng(0).integers(0, 255, (count, *shape), np.uint8))
+
+
+def test_inputs_are_those_of_evaluation(scenes, contours):
+    for config, mapper, path in ((SCENES, PanopticMapper, scenes), (CONTOURS, PathfinderMapper, contours)):
+        ours = overlay(config)
+        name = "overlay_scenes" if path is scenes else "overlay_contours"
+        expected = mapper(ours.cfg, False)(DatasetCatalog.get(name)[0])
+        found = ours.prepare(read_image(str(path), "RGB"))
+        torch.testing.assert_close(found["image"], expected["image"])
+        assert all(found[key] == expected[key] for key in ("height", "width") if key in found)
+
+
+@pytest.mark.parametrize("config", [SCENES, CONTOURS])
+def test_the_last_step_is_the_prediction(config):
+    ours, batch = overlay(config, *EVERYTHING), images(2)
+    steps = ours.cfg.MODEL.RECURRENT.STEPS
+    by_step = ours.predict_steps(batch, [1, steps])
+    assert ours.recurrent and list(by_step) == [1, steps] and torch.is_grad_enabled()
+    drawn = {step: [ours.draw(i, o, 2.0) for i, o in zip(batch, outputs)] for step, outputs in by_step.items()}
+    final = [ours.draw(image, output, 2.0) for image, output in zip(batch, ours.predict(batch))]
+    np.testing.assert_array_equal(drawn[steps], final)
+    assert all(picture.shape == (80, 112, 3) for picture in final)
+    assert not np.array_equal(drawn[1], final)
+
+
+def test_G2_a_grey_image_and_the_same_as_rgb_give_the_same(contours, tmp_path):
+    with Image.open(contours) as image:
+        image.convert("RGB").save(tmp_path / "rgb.png")
+    grey, rgb = (read_image(str(path), "RGB") for path in (contours, tmp_path / "rgb.png"))
+    ours = overlay(CONTOURS)
+    torch.testing.assert_close(ours.prepare(grey)["image"], ours.prepare(rgb)["image"])
+
+
+def test_other_models_of_detectron2_are_drawn_too():
+    boxes = overlay(SCENES, "MODEL.META_ARCHITECTURE", "GeneralizedRCNN", "MODEL.ROI_HEADS.SCORE_THRESH_TEST", "0.0")
+    semantic_cfg = load_cfg(str(SCENES), ["MODEL.DEVICE", "cpu", "MODEL.META_ARCHITECTURE", "SemanticSegmentor"])
+    semantic = build_overlay(build_model(semantic_cfg), semantic_cfg)
+    (image,) = images(1)
+    for ours, key in ((boxes, "instances"), (semantic, "sem_seg")):
+        (output,) = ours.predict([image])
+        assert key in output and "panoptic_seg" not in output
+        picture = ours.draw(image, output, 2.0)
+        assert picture.shape == (80, 112, 3) and picture.std() > 0
+
+
+def test_classes_of_an_unknown_data_set_go_by_number():
+    ours = overlay(SCENES, "DATASETS.TEST", "('nowhere',)", *EVERYTHING)
+    assert ours.metadata.thing_classes == [f"thing {i}" for i in range(5)]
+    assert ours.metadata.stuff_classes[1] == "stuff 1"
+    (image,) = images(1)
+    assert ours.draw(image, ours.predict([image])[0]).shape == image.shape
+
+
+@pytest.mark.parametrize(
+    "config, title",
+    [
+        ("COCO-PanopticSegmentation/rfpn_R_50_1x.yaml", "R-FPN, C-RBP 20"),
+        ("COCO-PanopticSegmentation/rfpn_R_50_1x_bptt.yaml", "R-FPN, BPTT 3"),
+        ("COCO-PanopticSegmentation/panoptic_fpn_R_50_1x.yaml", "FPN"),
+        ("Pathfinder/hgru15_rbp20_pf14.yaml", "hGRU, RBP 20"),
+        ("Pathfinder/conv_lstm15_bptt6_pf14.yaml", "convLSTM, BPTT 6"),
+        ("Pathfinder/feedforward6_pf14.yaml", "feedforward, 6 layers"),
+    ],
+)
+def test_models_are_named_by_what_they_are(config, title):
+    assert model_title(load_cfg(str(CONFIGS / config), [])) == title
+
+
+def test_small_images_are_enlarged_and_large_ones_left():
+    assert enlargement(np.zeros((160, 200, 3))) == 2.0
+    assert enlargement(np.zeros((800, 1000, 3))) == 1.0
