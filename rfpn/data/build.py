@@ -66,10 +66,14 @@ def build_test_loader(cfg: CfgNode, dataset_name: str):
     Raises:
         KeyError, ValueError, OSError: naming the data set and what it lacks.
     """
-    _check_evaluated(cfg, dataset_name)
+    records = _check_evaluated(cfg, dataset_name)
     if _kind(dataset_name) == "pathfinder":
         return build_pathfinder_test_loader(cfg, dataset_name)
-    return build_detection_test_loader(cfg, dataset_name, mapper=build_mapper(cfg, dataset_name, is_train=False))
+    mapper = build_mapper(cfg, dataset_name, is_train=False)
+    if cfg.MODEL.LOAD_PROPOSALS:
+        return build_detection_test_loader(cfg, dataset_name, mapper=mapper)
+    # given the records, Detectron2 draws no histogram of instances, which fails on sets of stuff alone
+    return build_detection_test_loader(records, mapper=mapper, num_workers=cfg.DATALOADER.NUM_WORKERS)
 
 
 def _check_dataset(cfg: CfgNode, name: str, needs_panoptic: bool) -> None:
@@ -86,8 +90,8 @@ def _check_dataset(cfg: CfgNode, name: str, needs_panoptic: bool) -> None:
         )
 
 
-def _check_evaluated(cfg: CfgNode, name: str) -> None:
-    """What an evaluation will read is there and fits, so that no training ends with a failing evaluation."""
+def _check_evaluated(cfg: CfgNode, name: str) -> list:
+    """What an evaluation will read is there and fits, so that no training ends with a failing one; its records."""
     _check_dataset(cfg, name, needs_panoptic=True)
     records = load_records(name)
     check_masks(records)
@@ -95,6 +99,7 @@ def _check_evaluated(cfg: CfgNode, name: str) -> None:
         check_categories(name)
         if cfg.MODEL.META_ARCHITECTURE == "PanopticFPN":
             check_label_maps(name, records)
+    return records
 
 
 def build_mapper(cfg: CfgNode, dataset_name: str, is_train: bool):

@@ -50,6 +50,8 @@ class PanopticEvaluator(COCOPanopticEvaluator):
             panoptic_seg, segments_info = output["panoptic_seg"]
             if segments_info is not None:
                 segments_info = visible_segments(panoptic_seg, segments_info, record["file_name"])
+                if not self._metadata.thing_classes:
+                    panoptic_seg, segments_info = _without_things(panoptic_seg, segments_info)
             cleaned.append({"panoptic_seg": (panoptic_seg, segments_info)})
         super().process(inputs, cleaned)
 
@@ -104,6 +106,13 @@ def visible_segments(panoptic_seg: torch.Tensor, segments_info: list, name: str)
         raise ValueError(f"{name}: predicted pixels carry unlisted ids {sorted(present - listed - {0})[:5]}")
     # The evaluator takes these apart, so the model's own dicts are left whole.
     return [dict(s) for s in segments_info if s["id"] in present]
+
+
+def _without_things(panoptic_seg: torch.Tensor, segments_info: list) -> tuple:
+    """Instances become void: a set without things has no category for what a model's box head still finds."""
+    things = [s["id"] for s in segments_info if s["isthing"]]
+    found = torch.isin(panoptic_seg, torch.tensor(things, dtype=panoptic_seg.dtype, device=panoptic_seg.device))
+    return panoptic_seg.masked_fill(found, 0), [s for s in segments_info if not s["isthing"]]
 
 
 def _log_table(quality: dict) -> None:

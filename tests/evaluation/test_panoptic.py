@@ -103,6 +103,26 @@ def test_B1_set_of_one_group(tmp_path, isthing, empty):
     assert math.isnan(results[empty]) and results["PQ"] == pytest.approx(100)
 
 
+def test_B1_instances_found_on_a_set_without_things_are_void(tmp_path):
+    categories = [c for c in CATEGORIES if not c["isthing"]]
+    layout = [(40, (0, 0, 64, 20), 0), (90, (0, 20, 64, 48), 0)]
+    register_panoptic_folder("tiny", str(write_set(tmp_path / "set", [layout], categories)), "train")
+    evaluator = PanopticEvaluator("tiny")
+    evaluator.reset()
+    (record,) = DatasetCatalog.get("tiny")
+    panoptic_seg = torch.full((48, 64), 1)
+    panoptic_seg[20:], panoptic_seg[20:24] = 2, 3
+    segments = [
+        {"id": 1, "isthing": False, "category_id": 1},
+        {"id": 2, "isthing": False, "category_id": 2},
+        {"id": 3, "isthing": True, "category_id": 0},
+    ]
+    evaluator.process([record], [{"panoptic_seg": (panoptic_seg, segments)}])
+    results = evaluator.evaluate()["panoptic_seg"]
+    assert math.isnan(results["PQ_th"]) and results["PQ"] == pytest.approx(100 * (1 + 24 / 28) / 2)
+    assert (panoptic_seg == 3).any(), "the model's own output stays"
+
+
 def test_images_of_one_base_name_in_two_folders(tiny, tmp_path):
     root = tmp_path / "two"
     write_set(root, mixed_layouts())
