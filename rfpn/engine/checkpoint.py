@@ -65,12 +65,18 @@ class Checkpointer(DetectionCheckpointer):
         return super().load(path, *args, **kwargs)
 
     def _load_file(self, filename: str) -> dict:
+        loaded = load_arrays(filename) if filename.endswith(".pkl") else load_tensors(filename)
+        if not isinstance(loaded, dict):
+            raise ValueError(f"{os.path.abspath(filename)} holds a {type(loaded).__name__}, not weights by name")
         if filename.endswith(".pkl"):
-            return _zoo_format(load_arrays(filename))
-        loaded = load_tensors(filename)
-        if filename.endswith(".pyth"):
-            return _pycls_format(loaded)
-        return loaded if "model" in loaded else {"model": loaded}
+            loaded = _zoo_format(loaded)
+        elif filename.endswith(".pyth"):
+            loaded = _pycls_format(loaded)
+        elif "model" not in loaded:
+            loaded = {"model": loaded}
+        if not isinstance(loaded["model"], dict):
+            raise ValueError(f"{os.path.abspath(filename)} holds no weights by name")
+        return loaded
 
     def _load_model(self, checkpoint: dict):
         total = len(self.model.state_dict())
@@ -121,7 +127,8 @@ def cut_log(path: str, iteration: int) -> None:
 
 
 def _pycls_format(data: dict) -> dict:
-    weights = {k: v for k, v in data["model_state"].items() if not k.endswith("num_batches_tracked")}
+    weights = data.get("model_state", data)
+    weights = {name: value for name, value in weights.items() if not name.endswith("num_batches_tracked")}
     return {"model": weights, "__author__": "pycls", "matching_heuristics": True}
 
 
