@@ -6,6 +6,7 @@ from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 from detectron2.evaluation import COCOEvaluator, DatasetEvaluator, DatasetEvaluators, SemSegEvaluator
 
+from rfpn.evaluation.convergence import ConvergenceEvaluator
 from rfpn.evaluation.panoptic import PanopticEvaluator
 from rfpn.evaluation.pathfinder import PathfinderEvaluator
 
@@ -14,7 +15,7 @@ def build_evaluator(cfg: CfgNode, dataset_name: str, output_folder: str | None =
     """Evaluators for a data set by its ``evaluator_type``.
 
     ``coco_panoptic_seg``: semantic mIoU, box and mask AP, PQ; ``sem_seg`` and ``coco``: the first, the second;
-    ``pathfinder``: IoU of the target contour.
+    ``pathfinder``: IoU of the target contour. Recurrent models: also how far they settled.
 
     Raises:
         ValueError: naming the data set whose type is unknown.
@@ -22,8 +23,9 @@ def build_evaluator(cfg: CfgNode, dataset_name: str, output_folder: str | None =
     folder = output_folder or os.path.join(cfg.OUTPUT_DIR, "inference")
     metadata = MetadataCatalog.get(dataset_name)
     kind = metadata.evaluator_type
+    convergence = ConvergenceEvaluator(cfg.MODEL.RECURRENT.TEST_TOLERANCE)
     if kind == "pathfinder":
-        return PathfinderEvaluator(dataset_name)
+        return DatasetEvaluators([PathfinderEvaluator(dataset_name), convergence])
     evaluators = []
     if kind in ("sem_seg", "coco_panoptic_seg") and cfg.MODEL.META_ARCHITECTURE != "GeneralizedRCNN":
         evaluators.append(SemSegEvaluator(dataset_name, distributed=True, output_dir=folder))
@@ -35,4 +37,4 @@ def build_evaluator(cfg: CfgNode, dataset_name: str, output_folder: str | None =
         evaluators.append(PanopticEvaluator(dataset_name, folder, workers=cfg.TEST.PQ_WORKERS))
     if not evaluators:
         raise ValueError(f"data set {dataset_name}: no evaluator for evaluator_type {kind!r}")
-    return DatasetEvaluators(evaluators)
+    return DatasetEvaluators([*evaluators, convergence])

@@ -14,8 +14,9 @@ from rfpn.modeling.recurrent import recurrent_options
 class HGRUMaskHead(BaseMaskRCNNHead):
     """GALA hGRU on the pooled features, then norm, ReLU(2×2 deconvolution), 1×1 to class masks.
 
-    Training returns ``loss_mask`` and, where the penalty is on, ``loss_lipschitz``. Evaluation sets ``pred_masks``
-    and, where per-RoI stopping is on, ``mask_steps`` (steps each RoI used) on the instances.
+    Training returns ``loss_mask`` and, where the penalty is on, ``loss_lipschitz``. Evaluation sets ``pred_masks``,
+    ``mask_residual`` (‖h_T − h_{T−1}‖ / ‖h_T‖ of each RoI) and, where per-RoI stopping is on, ``mask_steps`` (steps each
+    RoI used) on the instances.
     """
 
     @configurable
@@ -95,8 +96,11 @@ class HGRUMaskHead(BaseMaskRCNNHead):
         if self.training:
             if self.lipschitz_weight > 0:
                 result["loss_lipschitz"] = output.penalty * self.lipschitz_weight
-        elif self.recurrent.test_tolerance > 0:
-            for image, steps in zip(result, output.steps.split([len(i) for i in result])):
+            return result
+        counts = [len(image) for image in result]
+        for image, residual, steps in zip(result, output.residual.split(counts), output.steps.split(counts)):
+            image.mask_residual = residual
+            if self.recurrent.test_tolerance > 0:
                 image.mask_steps = steps
         return result
 

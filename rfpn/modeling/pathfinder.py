@@ -112,16 +112,21 @@ class PathfinderNet(nn.Module):
 
         Returns:
             In training a dict of scalar losses ``loss_segmentation`` and, where the penalty is on,
-            ``loss_lipschitz``. In evaluation a list of dicts with ``sem_seg`` (2, H, W), logits.
+            ``loss_lipschitz``. In evaluation a list of dicts with ``sem_seg`` (2, H, W), logits, and, where the layer is
+            recurrent, ``residual``, the scalar ‖h_T − h_{T−1}‖ / ‖h_T‖.
         """
         drive = self.drive(batched_inputs)
         if not self.training:
-            return [{"sem_seg": logits} for logits in self.logits(self._features(drive)[0])]
+            features, _, residual = self._features(drive)
+            logits = self.logits(features)
+            if residual is None:
+                return [{"sem_seg": one} for one in logits]
+            return [{"sem_seg": one, "residual": of_one} for one, of_one in zip(logits, residual)]
         target = torch.stack([x["sem_seg"] for x in batched_inputs]).to(self.device)
         if self.supervise_all_steps:
             loss, penalty = self._loss_of_all_steps(drive, target)
         else:
-            features, penalty = self._features(drive)
+            features, penalty, _ = self._features(drive)
             loss = focal_loss(self.logits(features), target, self.focal_gamma)
         losses = {"loss_segmentation": loss}
         if self.lipschitz_weight > 0:
@@ -149,9 +154,12 @@ class PathfinderNet(nn.Module):
         for hidden in self.layer.unroll(self.drive(batched_inputs), steps):
             yield self.logits(hidden)
 
-    def _features(self, drive: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _features(self, drive: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Last hidden state, penalty and residual (N,); the latter two None for the feedforward control."""
         output = self.layer(drive)
-        return (output.hidden, output.penalty) if isinstance(self.layer, RecurrentLayer) else (output, None)
+        if not isinstance(self.layer, RecurrentLayer):
+            return output, None, None
+        return output.hidden, output.penalty, output.residual
 
     def _loss_of_all_steps(self, drive: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         layer, losses = self.layer, []

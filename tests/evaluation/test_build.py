@@ -7,6 +7,7 @@ from detectron2.evaluation import COCOEvaluator, DatasetEvaluators, SemSegEvalua
 from rfpn.data.panoptic import register_panoptic_folder
 from rfpn.engine.setup import load_cfg
 from rfpn.evaluation import build_evaluator
+from rfpn.evaluation.convergence import ConvergenceEvaluator
 from rfpn.evaluation.panoptic import PanopticEvaluator
 from rfpn.evaluation.pathfinder import PathfinderEvaluator
 from tests.data.tiny_panoptic import CATEGORIES, mixed_layouts, write_set
@@ -34,7 +35,7 @@ def kinds(evaluator) -> list[type]:
 def test_panoptic_sets_get_all_three(cfg, tmp_path, monkeypatch):
     monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))
     name = registered(tmp_path / "all", CATEGORIES, mixed_layouts())
-    assert kinds(build_evaluator(cfg, name)) == [SemSegEvaluator, COCOEvaluator, PanopticEvaluator]
+    assert kinds(build_evaluator(cfg, name)) == [SemSegEvaluator, COCOEvaluator, PanopticEvaluator, ConvergenceEvaluator]
 
 
 def test_a_set_of_stuff_alone_has_no_instance_scores(cfg, tmp_path, monkeypatch):
@@ -42,11 +43,11 @@ def test_a_set_of_stuff_alone_has_no_instance_scores(cfg, tmp_path, monkeypatch)
     stuff = [category for category in CATEGORIES if not category["isthing"]]
     layout = [(stuff[0]["id"], (0, 0, 64, 30), 0), (stuff[1]["id"], (0, 30, 64, 48), 0)]
     name = registered(tmp_path / "stuff", stuff, [layout, layout])
-    assert kinds(build_evaluator(cfg, name)) == [SemSegEvaluator, PanopticEvaluator]
+    assert kinds(build_evaluator(cfg, name)) == [SemSegEvaluator, PanopticEvaluator, ConvergenceEvaluator]
 
 
 def test_pathfinder(cfg):
-    assert kinds(build_evaluator(cfg, "pathfinder_14_test")) == [PathfinderEvaluator]
+    assert kinds(build_evaluator(cfg, "pathfinder_14_test")) == [PathfinderEvaluator, ConvergenceEvaluator]
 
 
 def test_an_unknown_type_is_named(cfg):

@@ -51,3 +51,10 @@ def test_A9_crowds_beside_instances_train_and_evaluate(catalogs, tmp_path):  # n
     layout = mixed_layouts()[0] + [(7, (52, 0, 64, 20), 1), (7, (52, 24, 64, 40), 1)]
     scores = train(tmp_path, write_set(tmp_path / "set", [layout] * 2))
     assert math.isfinite(scores["total_loss"]) and 0 <= scores["panoptic_seg/PQ"] <= 100
+
+
+def test_E6_residuals_are_scalars_of_training_and_evaluation(catalogs, tmp_path):  # noqa: F811
+    root = write_set(tmp_path / "set", mixed_layouts()[:1] * 2)
+    scores = train(tmp_path, root, "MODEL.ROI_HEADS.SCORE_THRESH_TEST", "0.0")
+    for key in ("residual", "unconverged_share"):  # of training, of evaluation
+        assert math.isfinite(scores[f"recurrent/{key}"]) and math.isfinite(scores[f"convergence/{key}"])
