@@ -10,7 +10,7 @@ from detectron2.utils import comm
 
 from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
 from rfpn.engine.checkpoint import Checkpointer, cut_log
-from rfpn.engine.hooks import RecurrentDiagnostics
+from rfpn.engine.hooks import ProcessStatistics, RecurrentDiagnostics
 from rfpn.engine.image_hook import PredictionImages
 from rfpn.engine.optimizer import build_optimizer
 from rfpn.engine.step import TrainStep
@@ -58,11 +58,12 @@ class Trainer(DefaultTrainer):
         self.register_hooks(self.build_hooks())
 
     def build_hooks(self) -> list:
-        """Detectron2's hooks, with the recurrent layers' scalars and pictures of predictions before the writers."""
+        """Detectron2's hooks; before the writers, scalars of recurrent layers and process, pictures of predictions."""
         hooks = super().build_hooks()
         if not comm.is_main_process():
             return hooks
-        return hooks[:-1] + [RecurrentDiagnostics(), PredictionImages(self.cfg), hooks[-1]]
+        ours = [RecurrentDiagnostics(), ProcessStatistics(), PredictionImages(self.cfg)]
+        return hooks[:-1] + ours + hooks[-1:]
 
     def resume_or_load(self, resume: bool = True) -> None:
         """Go on from the last checkpoint in ``OUTPUT_DIR``, or load ``MODEL.WEIGHTS`` alone and start anew.
