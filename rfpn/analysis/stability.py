@@ -207,7 +207,12 @@ def draw_stability(path: str, models: dict[str, list[Stability]], coefficients: 
         left, top = min(axis.get_xlim()[0], 0), max(axis.get_ylim()[1], 1.05)
         axis.fill_between([left, limit], 1, top, color="tab:red", alpha=0.08, linewidth=0, label="blind spot")
         axis.set(xlim=(left, None), ylim=(None, top))
-    axes[2].set_xscale("symlog", linthresh=1e-4)
+    penalties = np.array([row.lcp for rows in models.values() for row in rows])
+    positive = penalties[penalties > 0]
+    if len(positive) and positive.max() > 100 * positive.min():
+        axes[2].set_xscale("symlog", linthresh=float(positive.min()))
+    else:
+        axes[2].ticklabel_format(axis="x", style="sci", scilimits=(-2, 2))
     axes[0].legend(fontsize="small")
     figure.savefig(path, dpi=100)
 

@@ -4,7 +4,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from rfpn.analysis.contour_growth import contour_growth, draw_contour_growth
+from rfpn.analysis.contour_growth import (
+    contour_growth,
+    draw_contour_growth,
+    draw_joining_steps,
+    joining_counts,
+    joining_steps,
+)
 from rfpn.layers import HGRUCell, RecurrentLayer
 from rfpn.modeling import PathfinderNet
 
@@ -32,3 +38,26 @@ def test_picture_shows_the_drawn_steps(tmp_path):
     changed = np.abs(dark - light).mean(axis=0) > 50
     assert dark.shape == light.shape
     assert changed[3 * len(changed) // 4 :].any() and not changed[: 3 * len(changed) // 4].any()
+
+
+def test_pixels_join_at_the_first_step_above_the_threshold():
+    growth = np.array([[0.1, 0.6, 0.2, 0.5], [0.7, 0.4, 0.2, 0.5], [0.9, 0.8, 0.2, 0.5]])
+    np.testing.assert_array_equal(joining_steps(growth), [2, 1, np.nan, np.nan])
+    np.testing.assert_array_equal(joining_steps(growth, 0.15), [2, 1, 1, 1])
+
+
+def test_counts_on_and_off_the_target():
+    counts = joining_counts(np.array([[1, 1, 2], [np.nan, 2, 1]]), np.array([[1, 0, 1], [1, 0, 1]]), 3)
+    assert counts[0] == {"step": 1, "joined_target": 2, "joined_elsewhere": 1}
+    assert counts[1] == {"step": 2, "joined_target": 1, "joined_elsewhere": 1}
+    assert counts[2] == {"step": 3, "joined_target": 0, "joined_elsewhere": 0}
+
+
+def test_heat_map_has_a_column_for_each_model(tmp_path):
+    early, never = np.full((2, 16, 16), 1.0), np.full((2, 16, 16), np.nan)
+    draw_joining_steps(str(tmp_path / "a.png"), inputs(), {"one": early, "two": never}, 5)
+    draw_joining_steps(str(tmp_path / "b.png"), inputs(), {"one": early, "two": early + 4}, 5)
+    one, two = (np.asarray(Image.open(tmp_path / f"{name}.png").convert("RGB"), float) for name in "ab")
+    changed = np.flatnonzero((np.abs(one - two).max(axis=2) > 50).any(axis=0))
+    assert one.shape == two.shape and len(changed)
+    assert changed.min() > one.shape[1] / 2  # the second model's column alone

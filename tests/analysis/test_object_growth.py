@@ -1,0 +1,65 @@
+"""Answers by step for the objects of the ground truth."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from detectron2.modeling import build_model
+from detectron2.structures import BitMasks, Boxes, Instances
+
+from rfpn.analysis.object_growth import _match, mask_growths
+from rfpn.engine.setup import load_cfg
+
+CONFIG = Path(__file__).parents[2] / "configs" / "quick_schedules" / "rfpn_quick.yaml"
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    model = build_model(load_cfg(str(CONFIG), ["MODEL.DEVICE", "cpu", "MODEL.WEIGHTS", ""])).eval()
+    model.roi_heads.mask_head.predictor.weight.data.normal_(std=1.0)  # masks that depend on the state
+    return model
+
+
+def record():
+    generator = torch.Generator().manual_seed(0)
+    masks = torch.zeros(2, 64, 96, dtype=torch.bool)
+    masks[0, 10:30, 20:50] = masks[1, 40:60, 5:35] = True
+    masks[1, 40:50, 5:20] = False
+    truth = Instances((64, 96), gt_masks=BitMasks(masks), gt_classes=torch.tensor([3, 0]))
+    truth.gt_boxes = BitMasks(masks).get_bounding_boxes()
+    return {"image": torch.randint(0, 256, (3, 64, 96), generator=generator), "instances": truth}
+
+
+def test_growth_is_the_head_run_for_so_many_steps(model):
+    with torch.no_grad():
+        growths = mask_growths(model, record(), 4, predicted=False)
+        features = model.backbone(model.preprocess_image([record()]).tensor)
+        heads = model.roi_heads
+        pooled = heads.mask_pooler([features[name] for name in heads.mask_in_features], [record()["instances"].gt_boxes])
+        for step in (1, 4):
+            heads.mask_head.recurrent.test_steps = step
+            logits = heads.mask_head.layers(heads.mask_head.recurrent(pooled).hidden)
+            for index, (kind, _, growth) in enumerate(growths):
+                np.testing.assert_allclose(growth[step - 1], logits[index, kind].sigmoid().numpy(), atol=1e-5)
+    assert [kind for kind, *_ in growths] == [3, 0]
+    assert growths[0][1].all() and growths[0][1].shape == growths[0][2].shape[1:] == (28, 28)
+    assert growths[1][1][20, 20] and not growths[1][1][5, 5]  # the corner that is cut out
+
+
+def test_images_without_objects(model):
+    empty = record()
+    empty["instances"] = empty["instances"][:0]
+    with torch.no_grad():
+        assert mask_growths(model, empty, 2, predicted=True) == []
+
+
+def test_objects_meet_the_predicted_box_of_their_class():
+    truth = record()["instances"]
+    boxes = torch.tensor([[20.0, 10, 50, 30], [21, 11, 50, 30], [5, 40, 15, 45]])
+    found = Instances((64, 96), pred_boxes=Boxes(boxes), pred_classes=torch.tensor([1, 3, 0]))
+    objects, matched = _match(truth, found)
+    assert objects.tolist() == [0] and matched.tensor.tolist() == [[21, 11, 50, 30]]
+    objects, matched = _match(truth, found[:0])
+    assert len(objects) == len(matched) == 0

@@ -1,0 +1,171 @@
+"""The programs that look at dynamics, from the command line to their files."""
+
+import csv
+import json
+import logging
+from pathlib import Path
+
+import analyze_contour
+import analyze_flood_fill
+import analyze_stability
+import analyze_state_space
+import numpy as np
+import pytest
+import torch
+from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.modeling import build_model
+
+from rfpn.data.panoptic import register_panoptic_folder
+from rfpn.data.pathfinder.dataset import split_folder, write_split
+from rfpn.data.pathfinder.registration import register_pathfinder
+from rfpn.data.pathfinder.settings import PathfinderSettings
+from rfpn.data.scenes.dataset import CATEGORIES, write_scenes
+from rfpn.engine.setup import load_cfg
+
+QUICK = Path(__file__).parents[2] / "configs" / "quick_schedules"
+PROGRAMS = {
+    "state_space": analyze_state_space,
+    "stability": analyze_stability,
+    "flood_fill": analyze_flood_fill,
+    "contour": analyze_contour,
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """--weights arguments by kind; their data sets are registered meanwhile."""
+    root = tmp_path_factory.mktemp("analysis")
+    write_split(root, PathfinderSettings(6, window=128, padding=14, distractors=2), "test", 6, progress=False)
+    register_pathfinder("analysis_contours", str(split_folder(root, 6, "test")))
+    write_scenes(root / "scenes", "val", 3, seed=0, workers=1)
+    register_panoptic_folder("analysis_scenes", str(root / "scenes"), "val", CATEGORIES)
+    yield {
+        "pathfinder": [save_model(root / name, "pathfinder_quick.yaml", "analysis_contours", i) for i, name in enumerate("ab")],
+        "rfpn": [save_model(root / "r", "rfpn_quick.yaml", "analysis_scenes", 0)],
+    }
+    for name in ("analysis_contours", "analysis_scenes"):
+        DatasetCatalog.remove(name)
+        MetadataCatalog.pop(name)
+
+
+def save_model(folder, config, dataset, seed):
+    """A checkpoint with its config.yaml beside it, as training leaves them."""
+    torch.manual_seed(seed)
+    cfg = load_cfg(str(QUICK / config), ["MODEL.DEVICE", "cpu", "DATASETS.TEST", (dataset,), "OUTPUT_DIR", str(folder)])
+    folder.mkdir()
+    (folder / "config.yaml").write_text(cfg.dump())
+    model = build_model(cfg)
+    if hasattr(model, "roi_heads"):
+        model.roi_heads.mask_head.predictor.weight.data.normal_(std=1.0)  # masks that change with the state
+    else:
+        model.readout.bias.data.zero_()  # so that both classes are predicted
+    torch.save({"model": model.state_dict()}, folder / "model_final.pth")
+    return f"--weights={folder.name}={folder / 'model_final.pth'}"
+
+
+@pytest.fixture(autouse=True)
+def no_log_outlives_its_test():
+    yield
+    for library in ("rfpn", "fvcore"):
+        logging.getLogger(library).handlers.clear()
+
+
+def run(job, *arguments):
+    PROGRAMS[job].main(PROGRAMS[job].parse_args([str(a) for a in arguments]))
+
+
+def rows(path):
+    with open(path) as file:
+        return list(csv.DictReader(file))
+
+
+def test_state_space_of_two_models(models, tmp_path, capsys):
+    run("state_space", *models["pathfinder"], "--output", tmp_path)
+    table = rows(tmp_path / "state_space.csv")
+    assert [(row["model"], row["samples"], row["N"], row["T"]) for row in table] == [("a", "6", "4", "8"), ("b", "6", "4", "8")]
+    (pair,) = rows(tmp_path / "state_space_pairs.csv")
+    assert (pair["first"], pair["second"]) == ("a", "b") and 0 <= float(pair["p"]) <= 1
+    assert float(pair["mu_first"]) == float(table[0]["mu_after"])
+    with np.load(tmp_path / "state_space.npz") as states:
+        assert states["a"].shape == (6, 8, 8)
+    assert (tmp_path / "state_space.png").is_file() and "mu_after" in capsys.readouterr().out
+
+
+def test_mask_heads_have_a_state_space_of_rois(models, tmp_path):
+    run("state_space", *models["rfpn"], "--output", tmp_path, "--steps", 5, "--images", 2)
+    (row,) = rows(tmp_path / "state_space.csv")
+    assert int(row["samples"]) > 2 and (row["N"], row["T"]) == ("2", "5")
+    assert not (tmp_path / "state_space_pairs.csv").exists()
+
+
+@pytest.mark.parametrize("kind, images, count", [("pathfinder", 1, 2), ("rfpn", 1, 1)])
+def test_stability(models, tmp_path, kind, images, count):
+    run("stability", *models[kind], "--output", tmp_path, "--images", images, "--rois", 1)
+    table = rows(tmp_path / "stability.csv")
+    assert len(table) == count
+    for row in table:
+        assert 0 < float(row["spectral_radius"]) <= float(row["singular_value"]) * 1.001
+    summary = json.loads((tmp_path / "stability.json").read_text())
+    assert sum(model["samples"] for model in summary.values()) == count
+    assert (tmp_path / "stability.png").is_file()
+
+
+@pytest.mark.parametrize("boxes", ["truth", "predicted"])
+def test_flood_fill_of_mask_heads(models, tmp_path, boxes, capsys):
+    arguments = [*models["rfpn"], "--output", tmp_path, "--boxes", boxes, "--steps", 6]
+    if boxes == "predicted":  # an untrained model's boxes meet no object
+        with pytest.raises(SystemExit):
+            run("flood_fill", *arguments)
+        assert "large enough to tessellate" in capsys.readouterr().err
+        return
+    run("flood_fill", *arguments)
+    table = rows(tmp_path / "flood_fill.csv")
+    assert {row["image"] for row in table} == {"0", "1", "2"} and {row["model"] for row in table} == {"r"}
+    assert all(0 <= float(row["reached"]) <= 1 and int(row["cells"]) >= 5 for row in table)
+    summary = json.loads((tmp_path / "flood_fill.json").read_text())["r"]
+    assert summary["objects"] == len(table)
+    assert (tmp_path / "flood_fill.png").is_file() and (tmp_path / "flood_fill_scores.png").is_file()
+
+
+def test_flood_fill_of_contours(models, tmp_path):
+    run("flood_fill", *models["pathfinder"], "--output", tmp_path, "--bridge", 2, "--cells", 6, "INPUT.PATHFINDER_SIZE", 96)
+    assert {row["class"] for row in rows(tmp_path / "flood_fill.csv")} == {"target"}
+
+
+def test_contour_heat_maps(models, tmp_path):
+    run("contour", *models["pathfinder"], "--output", tmp_path, "--images", 2, "--steps", 3)
+    table = rows(tmp_path / "contour.csv")
+    assert [(row["model"], row["image"], row["step"]) for row in table[:4]] == [
+        ("a", "0", "1"), ("a", "0", "2"), ("a", "0", "3"), ("a", "1", "1"),
+    ]
+    assert sum(int(row["joined_target"]) + int(row["joined_elsewhere"]) for row in table) > 0
+    assert {path.name for path in tmp_path.glob("*.png")} == {"contour.png", "growth_a.png", "growth_b.png"}
+
+
+@pytest.mark.parametrize(
+    "job, arguments, words",
+    [
+        ("state_space", ["--steps", 4], "--steps must be more than the 4 steps of training"),
+        ("state_space", ["--components", -1], "--components must be at least 0"),
+        ("state_space", ["--images", -1], "--images must be at least 0"),
+        ("stability", ["--images", 0], "--images must be at least 1"),
+        ("flood_fill", ["--threshold", 2], "--threshold must lie in (0, 1)"),
+        ("contour", ["--images", 0], "--images must be at least 1"),
+        ("contour", ["--dataset", "nowhere"], "'nowhere' is not registered"),
+        ("contour", ["--weights", "a=nowhere.pth"], "two models are named 'a'"),
+        ("contour", ["--weights", "c=nowhere.pth"], "no config.yaml beside it"),
+    ],
+)
+def test_wrong_input_gives_one_line(models, tmp_path, capsys, job, arguments, words):
+    with pytest.raises(SystemExit) as end:
+        run(job, *models["pathfinder"], "--output", tmp_path, *arguments)
+    assert end.value.code == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    assert words in line
+
+
+def test_models_that_cannot_be_looked_at(models, tmp_path, capsys):
+    for arguments, words in ((models["rfpn"], "no Pathfinder model"), ([], "give --weights")):
+        with pytest.raises(SystemExit):
+            run("contour", *arguments, "--output", tmp_path)
+        assert words in capsys.readouterr().err

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""How Pathfinder models trace contours: the step at which each pixel joined the prediction, as a heat map.
+
+    python tools/analyze_contour.py --weights BPTT=output/a/model_final.pth --weights C-RBP=output/b/model_final.pth
+
+Writes contour.png (a column of heat maps for each model), growth_<model>.png (probabilities step by step) and contour.csv
+(pixels that joined at each step, on and off the target, by image) into --output.
+"""
+
+import os
+
+import numpy as np
+
+from analysis_models import analysis_parser, dataset_of, load_models, model_configs, open_output, write_table
+from rfpn.analysis.contour_growth import (
+    contour_growth,
+    draw_contour_growth,
+    draw_joining_steps,
+    joining_counts,
+    joining_steps,
+)
+from rfpn.analysis.unrolling import recurrent_layer
+from rfpn.data.build import build_test_loader
+from rfpn.engine.setup import one_line_errors
+from rfpn.modeling import PathfinderNet
+
+_COLUMNS = 8
+
+
+def main(args) -> None:
+    """Unroll, count, draw."""
+    with one_line_errors():
+        if args.images < 1:
+            raise ValueError(f"--images must be at least 1, got {args.images}")
+        configs = model_configs(args)
+        steps = args.steps or 2 * max(cfg.MODEL.RECURRENT.STEPS for cfg in configs.values())
+        # the same images for all models
+        dataset = dataset_of(args, next(iter(configs.values())))
+        loaders = {name: build_test_loader(cfg, dataset) for name, cfg in configs.items()}
+        folder = open_output(args, configs, "contour")
+        joined, rows = {}, []
+        for name, _, model in load_models(configs):
+            if not isinstance(model, PathfinderNet):
+                raise ValueError(f"{name} is no Pathfinder model; see tools/analyze_flood_fill.py for mask heads")
+            recurrent_layer(model)
+            # the whole batch, for its norms
+            batch = next(iter(loaders[name]))
+            growth = contour_growth(model, batch, steps)[:, : args.images]
+            inputs, joined[name] = batch[: args.images], joining_steps(growth)
+            for image, (record, of_image) in enumerate(zip(inputs, joined[name])):
+                counts = joining_counts(of_image, record["sem_seg"].numpy(), steps)
+                rows += [{"model": name, "image": image, **count} for count in counts]
+            drawn = np.unique(np.linspace(1, steps, min(steps, _COLUMNS)).round().astype(int)).tolist()
+            draw_contour_growth(os.path.join(folder, f"growth_{name}.png"), inputs, growth, drawn)
+    write_table(os.path.join(folder, "contour.csv"), rows)
+    draw_joining_steps(os.path.join(folder, "contour.png"), inputs, joined, steps)
+    print(f"written to {folder}")
+
+
+def parse_args(argv=None):
+    """Models, data and number of images."""
+    parser = analysis_parser(__doc__)
+    parser.add_argument("--steps", type=int, default=0, help="T (default: twice the largest number in training)")
+    parser.add_argument("--images", type=int, default=6, help="images of the first batch (default: 6)")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    main(parse_args())

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Does a model fill objects as a flood fill would? Rank correlation of the steps at which both reach each part.
+
+    python tools/analyze_flood_fill.py --weights R-FPN=output/demo/run/model_final.pth
+    python tools/analyze_flood_fill.py --weights C-RBP=output/b/model_final.pth --bridge 2      # Pathfinder
+
+Ground-truth masks are tessellated into Voronoi cells; an idealised flood runs over them from the cell that the model
+reaches first. Controls: the model's times shuffled among cells, floods from all other cells, and the depth of a cell
+within the object. Writes flood_fill.csv (a row for each object), flood_fill.json (means and tests), flood_fill.png
+(objects) and flood_fill_scores.png into --output.
+"""
+
+import os
+
+from tqdm import tqdm
+
+from analysis_models import (
+    analysis_parser,
+    dataset_of,
+    load_models,
+    model_configs,
+    open_output,
+    print_table,
+    write_json,
+    write_table,
+)
+from rfpn.analysis.flood_fill import draw_flood_fill, draw_scores, similarity, summarise, tessellate
+from rfpn.analysis.object_growth import object_growths
+from rfpn.engine.setup import one_line_errors
+
+
+def main(args) -> None:
+    """Score every model, sum up, draw."""
+    with one_line_errors():
+        if args.cells < 5 or args.bridge < 0 or args.examples < 1 or not 0 < args.threshold < 1:
+            raise ValueError("--cells must be at least 5, --bridge 0, --examples 1; --threshold must lie in (0, 1)")
+        configs = model_configs(args)
+        folder = open_output(args, configs, "flood_fill")
+        rows, found, examples, summaries = [], {}, [], {}
+        for name, cfg, model in load_models(configs):
+            compared, small = compare(args, cfg, model)
+            if not compared:
+                raise ValueError(f"{name}: none of {small} objects is large enough to tessellate; try --images 0")
+            found[name] = [score for *_, score in compared]
+            summaries[name] = {"too_small": small, **summarise(found[name])}
+            for thing, _, score in compared:
+                rows.append({"model": name, "image": thing.image, "class": thing.name, **score._asdict()})
+            for thing, cells, score in compared[: args.examples]:
+                if score.start >= 0:
+                    examples.append((f"{name}: {thing.name} of image {thing.image}", cells, thing.growth, score))
+    print_table([{"model": name, **summary} for name, summary in summaries.items()])
+    write_table(os.path.join(folder, "flood_fill.csv"), rows)
+    write_json(os.path.join(folder, "flood_fill.json"), summaries)
+    if examples:
+        draw_flood_fill(os.path.join(folder, "flood_fill.png"), examples, args.threshold)
+    draw_scores(os.path.join(folder, "flood_fill_scores.png"), found)
+    print(f"written to {folder}")
+
+
+def compare(args, cfg, model) -> tuple[list, int]:
+    """(object, tessellation, similarity) for each object, and the number of those too small."""
+    steps = args.steps or cfg.MODEL.RECURRENT.TEST_STEPS or cfg.MODEL.RECURRENT.STEPS
+    compared, small = [], 0
+    growths = object_growths(cfg, model, dataset_of(args, cfg), steps, args.images, args.boxes == "predicted")
+    for thing in tqdm(growths, desc="objects", disable=None):
+        cells = tessellate(thing.mask, args.cells, args.seed, args.bridge)
+        if cells is None:
+            small += 1
+            continue
+        # probabilities are drawn for the examples alone
+        kept = thing if len(compared) < args.examples else thing._replace(growth=None)
+        score = similarity(cells, thing.growth, args.threshold, seed=args.seed + len(compared))
+        compared.append((kept, cells, score))
+    return compared, small
+
+
+def parse_args(argv=None):
+    """Models, data and settings of the comparison."""
+    parser = analysis_parser(__doc__)
+    parser.add_argument("--steps", type=int, default=0, help="T (default: evaluation's)")
+    parser.add_argument("--images", type=int, default=200, help="images to look at, 0 for all (default: 200)")
+    parser.add_argument("--boxes", choices=("truth", "predicted"), default="truth", help="of panoptic models' masks")
+    parser.add_argument("--cells", type=int, default=30, help="Voronoi cells of an object at most (default: 30)")
+    parser.add_argument("--threshold", type=float, default=0.5, help="mean probability at which a cell is reached")
+    parser.add_argument("--bridge", type=int, default=0, help="pixels that widen a mask to close its gaps (Pathfinder)")
+    parser.add_argument("--examples", type=int, default=3, help="objects drawn of each model (default: 3)")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    main(parse_args())
