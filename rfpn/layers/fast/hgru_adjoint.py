@@ -50,8 +50,8 @@ def step_gradient(
     kappa, gamma, omega, bias2 = update.scales
     ts = None if direction is None else spectral.unpack(tangent.s, h)
     gradients = {
-        "gate_inhibition.weight": _outer(da, h, dta, direction), "gate_inhibition.bias": bias1,
-        "gate_excitation.weight": _outer(update.gate, s, update.tgate, ts), "gate_excitation.bias": bias2,
+        "gate_inhibition.weight": stages.outer(da, h, dta, direction), "gate_inhibition.bias": bias1,
+        "gate_excitation.weight": stages.outer(update.gate, s, update.tgate, ts), "gate_excitation.bias": bias2,
         "inhibition.weight": inhibition, "excitation.weight": excitation,
         "norm_inhibition.weight": scale1, "norm_inhibition.bias": shift1,
         "norm_excitation.weight": scale2, "norm_excitation.bias": shift2,
@@ -89,9 +89,3 @@ def _through_convolution(canvas: Tensor, spectrum: Tensor, inputs: tuple[Tensor,
         return product, None, spectral.weight_gradient(inputs[0], transformed, edge)
     weight = spectral.weight_gradient(torch.cat(inputs), transformed, edge)
     return *product.chunk(2), weight
-
-
-def _outer(da: Tensor, h: Tensor, dta: Tensor | None, direction: Tensor | None) -> Tensor:
-    """Gradient of a 1×1 kernel (C, C): Σ da⊗h + dta⊗ḣ over samples and pixels."""
-    total = torch.bmm(da.flatten(2), h.flatten(2).mT).sum(0)
-    return total if dta is None else total + torch.bmm(dta.flatten(2), direction.flatten(2).mT).sum(0)

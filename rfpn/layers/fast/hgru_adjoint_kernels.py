@@ -266,3 +266,30 @@ def gate_gradient_kernel(
         if k == 0:
             first = da
     store_sums(partial, 0, slot, slots, first + da, CHANNELS, G[4])
+
+
+@triton.jit
+def outer_kernel(
+    a, b, ta, tb, partial, pixels, channels,
+    TANGENT: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
+):
+    chunks = tl.cdiv(pixels, CHUNK)
+    n, start = tl.program_id(0) // chunks, tl.program_id(0) % chunks * CHUNK
+    c, p = tl.arange(0, CHANNELS)[:, None], start + tl.arange(0, BLOCK)[None, :]
+    flat = (n * channels + c).to(tl.int64) * pixels + p
+    total = tl.zeros((CHANNELS, CHANNELS), tl.float32)
+    for offset in range(0, CHUNK, BLOCK):
+        mask = (c < channels) & (p + offset < pixels)
+        total += _outer_product(a, b, flat + offset, mask)
+        if TANGENT:
+            total += _outer_product(ta, tb, flat + offset, mask)
+    row, column = tl.arange(0, CHANNELS)[:, None], tl.arange(0, CHANNELS)[None, :]
+    place = (tl.program_id(0) * channels + row) * channels + column
+    tl.store(partial + place, total, mask=(row < channels) & (column < channels))
+
+
+@triton.jit
+def _outer_product(a, b, at, mask):
+    """Σ over a tile's pixels of a⊗b."""
+    left, right = tl.load(a + at, mask=mask, other=0.0), tl.load(b + at, mask=mask, other=0.0)
+    return tl.dot(left, tl.trans(right), input_precision="ieee")

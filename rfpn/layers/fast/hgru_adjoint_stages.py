@@ -216,6 +216,12 @@ def gate_gradient(
     return da, dta, dh + _mix(w.gate1.T, da), _sums(da)[0]
 
 
+def outer(a: Tensor, b: Tensor, ta: Tensor | None, tb: Tensor | None) -> Tensor:
+    """Gradient of a 1×1 kernel (C, C): Σ a⊗b + ta⊗tb over samples and pixels."""
+    total = torch.einsum("nchw,ndhw->cd", a, b)
+    return total if ta is None else total + torch.einsum("nchw,ndhw->cd", ta, tb)
+
+
 def _norm(z, tz, m: Moments, t: TangentMoments | None, scale: Tensor, shift: Tensor):
     """z normalised, ż, c, ċ; ż and ċ None without tangent."""
     n = _normalise(z, m)

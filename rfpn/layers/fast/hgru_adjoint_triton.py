@@ -1,6 +1,7 @@
 """The stages of :mod:`rfpn.layers.fast.hgru_adjoint_stages` as Triton kernels: same names, same arguments, float32."""
 
 import torch
+import triton
 from torch import Tensor
 
 from rfpn.layers.fast import hgru_adjoint_kernels as kernels
@@ -15,6 +16,7 @@ from rfpn.layers.fast.hgru_stages import Moments, Weights
 from rfpn.layers.fast.spectral_triton import words
 
 BLOCK = 16  # pixels of a program with many live values
+OUTER_BLOCK, OUTER_CHUNK = 64, 1024  # pixels of one product, and of a program that adds products
 
 
 def gate_tangent(h: Tensor, direction: Tensor, canvas: Tensor, w: Weights) -> None:
@@ -102,3 +104,15 @@ def gate_gradient(
         w.gate1, w.bias1, da, dta if tangent else da, out, partial, len(h), slots, block=BLOCK, warps=4, TANGENT=tangent,
     )
     return da, dta, out, join_sums(partial)[0]
+
+
+def outer(a: Tensor, b: Tensor, ta: Tensor | None, tb: Tensor | None) -> Tensor:
+    n, c, height, width = a.shape
+    chunks, channels = triton.cdiv(height * width, OUTER_CHUNK), max(16, triton.next_power_of_2(c))
+    partial = a.new_empty((n * chunks, c, c))
+    with torch.cuda.device_of(a):
+        kernels.outer_kernel[(n * chunks,)](
+            a, b, a if ta is None else ta, b if tb is None else tb, partial, height * width, c,
+            TANGENT=ta is not None, CHANNELS=channels, BLOCK=OUTER_BLOCK, CHUNK=OUTER_CHUNK, num_warps=4,
+        )
+    return partial.sum(0)
