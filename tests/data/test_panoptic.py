@@ -1,5 +1,6 @@
 import importlib
 import json
+import multiprocessing
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +131,19 @@ def test_A12_same_arguments_again_do_nothing_others_are_refused(tmp_path):
     assert len(DatasetCatalog.get("tiny")) == 2
     with pytest.raises(ValueError, match="'tiny'"):
         register_panoptic_folder("tiny", str(other), "train")
+
+
+def register_twice(root) -> int:
+    for _ in range(2):
+        register_panoptic_folder("spawned", str(root), "train")
+    return len(DatasetCatalog.get("spawned"))
+
+
+def test_A12_spawned_workers_register_for_themselves(tmp_path):
+    root = write_set(tmp_path / "set", mixed_layouts())
+    with multiprocessing.get_context("spawn").Pool(2) as pool:  # both make the derived files
+        assert pool.map(register_twice, [root] * 2, chunksize=1) == [2, 2]
+    assert register_twice(root) == 2
 
 
 def test_A12_name_of_a_foreign_set_is_refused(tmp_path):

@@ -87,6 +87,17 @@ def test_C1_zero_rois_in_evaluation(tolerance):
     assert result.pred_masks.shape == (0, 1, 28, 28)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_C9_large_features_give_finite_losses_under_autocast(dtype):
+    torch.manual_seed(0)
+    module = head(recurrent={"steps": 20})
+    with torch.autocast("cpu", dtype):
+        losses = module(1e3 * torch.rand(4, 32, 14, 14), [proposals(4)])
+    assert losses["loss_lipschitz"].dtype == torch.float32 and all(loss.isfinite() for loss in losses.values())
+    sum(losses.values()).backward()
+    assert all(p.grad.isfinite().all() for p in module.parameters())
+
+
 def test_a_mixed_batch_trains_with_one_empty_image():
     module = head()
     losses = module(torch.rand(3, 32, 14, 14), [proposals(0), proposals(3)])
