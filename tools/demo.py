@@ -3,7 +3,8 @@
 
     python tools/demo.py --config-file configs/Scenes/rfpn_demo.yaml --weights output/demo/run/model_final.pth \\
         --input photos/ "more/*.jpg" film.mp4 --output output/pictures
-    ... --steps 1,5,10,20             a row for each picture: the prediction after each of these steps
+    ... --steps 1,5,10,20             a row for each picture: the prediction after each of these steps; steps.png has
+                                      the rows of the first pictures
     ... --compare CONFIG WEIGHTS      a second model beside it
 
 Words at the end are configuration overrides, as in MODEL.DEVICE cpu. Files that cannot be read are named and left out;
@@ -47,7 +48,7 @@ def main(args) -> int:
         if steps and not overlays[0].recurrent:
             raise ValueError(f"--steps needs a recurrent model, {args.config_file} is {overlays[0].title}")
         os.makedirs(args.output, exist_ok=True)
-    draw = Drawer(overlays, steps)
+    draw = Drawer(overlays, steps, args.side)
     problems += draw_pictures(draw, {path: targets[path] for path in files if not is_video(path)}, args.output)
     for path in filter(is_video, files):
         try:
@@ -87,10 +88,15 @@ def load_overlay(config_file: str, overrides: list[str]) -> Overlay:
 class Drawer:
     """Turns images into pictures of what one or two models predict."""
 
-    def __init__(self, overlays: list[Overlay], steps: list[int]):
-        """``steps``: those of the first model to show; none for its final prediction."""
+    def __init__(self, overlays: list[Overlay], steps: list[int], side: int):
+        """
+        Args:
+            steps: those of the first model to show; none for its final prediction.
+            side: images whose shorter side has fewer pixels are enlarged to it.
+        """
         self.overlays = overlays
         self.steps = steps
+        self.side = side
         self.batch_size = max(overlay.batch_size for overlay in overlays)
 
     def __call__(self, images: list[np.ndarray]) -> list[np.ndarray]:
@@ -105,7 +111,7 @@ class Drawer:
         return [self._picture(image, columns, index) for index, image in enumerate(images)]
 
     def _picture(self, image: np.ndarray, columns: list, index: int) -> np.ndarray:
-        scale = enlargement(image)
+        scale = enlargement(image, self.side)
         panels = [overlay.draw(image, outputs[index], scale) for _, overlay, outputs in columns]
         if len(panels) == 1 and not self.steps:
             return panels[0]
@@ -160,10 +166,11 @@ def parse_args(words: list[str] | None = None):
     shown.add_argument("--compare", nargs=2, metavar=("CONFIG", "WEIGHTS"), help="a second model to show beside it")
     shown.add_argument("--steps", help="show the prediction after these steps, e.g. 1,5,10,20")
     parser.add_argument("--max-frames", type=int, default=1000, help="of a video, at most (default: 1000)")
+    parser.add_argument("--side", type=int, default=320, help="shorter side of pictures in pixels, at least (320)")
     parser.add_argument("opts", nargs=argparse.REMAINDER, help="KEY VALUE overrides of the configuration")
     args = parser.parse_args(words)
-    if args.max_frames < 1:
-        parser.error("--max-frames must be at least 1")
+    if args.max_frames < 1 or args.side < 1:
+        parser.error("--max-frames and --side must be at least 1")
     keys = [index for index, word in enumerate(args.input) if word.isupper() and word.split(".")[0] in get_cfg()]
     if keys:
         args.input, args.opts = args.input[: keys[0]], args.input[keys[0] :] + args.opts

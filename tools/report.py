@@ -4,9 +4,9 @@
     python tools/report.py --run output/demo/run
     python tools/report.py --run output/demo/run --samples 6 --steps 1-12 --output page.html
 
-The page needs neither a network nor other files. Curves and scores come from the run's config.yaml and metrics.json;
-samples and steps need its checkpoint and its data set, and are left out, with the reason, where one is missing. Words at
-the end are configuration overrides, as in MODEL.DEVICE cpu.
+The page needs neither a network nor other files. Curves and scores come from the run's config.yaml and metrics.json,
+and from what tools/evaluate_timesteps.py has written there; samples and steps need its checkpoint and its data set, and
+are left out, with the reason, where one is missing. Words at the end are configuration overrides, as in MODEL.DEVICE cpu.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def main(args) -> None:
             "Scores": page.scores_html(run) + page.charts_html(charts.score_charts(run.scores)),
             "Training": training(run),
             "Samples": page.samples_html(samples) or page.note(f"Left out: {reason}"),
-            "Steps of processing": steps_html(overlay, samples),
+            "Steps of processing": page.charts_html(charts.course_charts(run.courses)) + steps_html(overlay, samples),
             "Configuration": page.configuration_html(run),
         },
     )
@@ -60,7 +60,7 @@ def main(args) -> None:
 
 def sample_run(run: Run, args, steps: list[int] | None) -> tuple[Overlay | None, list[Sample], str]:
     """The run's model and its samples; None and none, with the reason, where they cannot be had."""
-    weights = args.weights or os.path.join(run.folder, "model_final.pth")
+    weights = args.weights or last_weights(run.folder)
     config = os.path.join(run.folder, "config.yaml")
     try:
         overlay = load_overlay(config, [*args.opts, "MODEL.WEIGHTS", weights])
@@ -77,6 +77,15 @@ def sample_run(run: Run, args, steps: list[int] | None) -> tuple[Overlay | None,
         return None, [], reason
 
 
+def last_weights(folder: str) -> str:
+    """The checkpoint at the end of training or, while that lasts, the last one."""
+    final, tag = (os.path.join(folder, name) for name in ("model_final.pth", "last_checkpoint"))
+    if os.path.isfile(final) or not os.path.isfile(tag):
+        return final
+    with open(tag) as file:
+        return os.path.join(folder, file.read().strip())
+
+
 def default_steps(trained: int) -> list[int]:
     """Steps 1 to twice those of training, thinned out where they are many, with the trained one among them."""
     stride = -(-2 * trained // _SHOWN_STEPS)
@@ -89,7 +98,8 @@ def tiles(run: Run) -> dict[str, str]:
     for task, score in (("panoptic_seg", "PQ"), ("pathfinder", "IoU")):
         for name, series in run.scores.items():
             if name.endswith(task) and score in series:
-                found[f"{score}, {name.partition('/')[0]}" if "/" in name else score] = page.number(series[score][1][-1])
+                dataset, slash, _ = name.partition("/")
+                found[f"{score}, {dataset}" if slash else score] = page.number(series[score][1][-1])
     for label, name in (("total loss", "total_loss"), ("residual", "recurrent/residual")):
         if name in run.scalars:
             found[label] = page.number(run.scalars[name][1][-1])
@@ -113,7 +123,9 @@ def steps_html(overlay: Overlay | None, samples: list[Sample]) -> str:
         pictures = {step: page.data_uri(picture) for step, picture in sample.steps.items()}
         size = sample.image.shape[1::-1]
         figures.append(charts.steps_chart(sample.name, pictures, size, overlay.cfg.MODEL.RECURRENT.STEPS))
-    return page.note("Move the slider or press play. * marks the steps in training.") * bool(figures) + page.charts_html(figures)
+    if not figures:
+        return ""
+    return page.note("Move the slider or press play. * marks the steps in training.") + page.charts_html(figures)
 
 
 def parse_args(words: list[str] | None = None):
@@ -121,7 +133,7 @@ def parse_args(words: list[str] | None = None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", required=True, help="folder of the run (its OUTPUT_DIR)")
     parser.add_argument("--output", metavar="FILE", help="page to write (default: report.html in the run's folder)")
-    parser.add_argument("--weights", metavar="FILE", help="checkpoint (default: model_final.pth in the run's folder)")
+    parser.add_argument("--weights", metavar="FILE", help="checkpoint (default: the run's last one)")
     parser.add_argument("--samples", type=int, default=4, help="images of DATASETS.TEST to show (default: 4)")
     parser.add_argument("--steps", help="steps to show, e.g. 1-10,20 (default: up to twice those of training)")
     parser.add_argument("opts", nargs=argparse.REMAINDER, help="KEY VALUE overrides of the configuration")

@@ -56,8 +56,7 @@ def draw_contour(image: np.ndarray, contour: np.ndarray, scale: float = 1.0) -> 
         (scale·H, scale·W, 3) RGB uint8.
     """
     picture = enlarge(image, scale)
-    size = picture.shape[1::-1]
-    mask = cv2.resize(contour.astype(np.float32), size, interpolation=cv2.INTER_LINEAR) > 0.5
+    mask = cv2.resize((contour > 0.5).astype(np.uint8), picture.shape[1::-1], interpolation=cv2.INTER_NEAREST_EXACT) > 0
     picture = (picture * 0.6).astype(np.uint8)
     picture[mask] = _CONTOUR_COLOR
     return picture

@@ -19,7 +19,7 @@ def is_video(path: str) -> bool:
 
 
 def find_media(words: list[str]) -> tuple[list[str], list[str]]:
-    """Files, each once, from names of files, folders (their pictures and videos, not those of folders within) and globs.
+    """Files, each once, from names of files, folders (what lies in them, not in folders within) and globs.
 
     Returns:
         Paths in the order of ``words``, sorted within each; and a line for each word that stands for no file.
@@ -27,8 +27,8 @@ def find_media(words: list[str]) -> tuple[list[str], list[str]]:
     files, problems = {}, []
     for word in words:
         if os.path.isdir(word):
-            names = sorted(os.listdir(word))
-            found = [os.path.join(word, name) for name in names if name.lower().endswith(IMAGE_SUFFIXES + VIDEO_SUFFIXES)]
+            names = [name for name in os.listdir(word) if name.lower().endswith(IMAGE_SUFFIXES + VIDEO_SUFFIXES)]
+            found = [os.path.join(word, name) for name in sorted(names)]
         elif os.path.exists(word):
             found = [word]
         else:

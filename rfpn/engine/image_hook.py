@@ -45,5 +45,5 @@ class PredictionImages(HookBase):
         for dataset in self._cfg.DATASETS.TEST:
             for sample in draw_samples(overlay, dataset, self._cfg.TEST.LOG_IMAGES):
                 panels = sample.panels()
-                picture = side_by_side(list(panels.values()), list(panels))
-                get_event_storage().put_image(f"{dataset}/{sample.name}", np.ascontiguousarray(picture.transpose(2, 0, 1)))
+                picture = side_by_side(list(panels.values()), list(panels)).transpose(2, 0, 1)
+                get_event_storage().put_image(f"{dataset}/{sample.name}", np.ascontiguousarray(picture))

@@ -36,7 +36,8 @@ def test_words_that_stand_for_nothing_are_named(folder):
     (folder / "empty").mkdir()
     files, problems = find_media([str(folder / "none.jpg"), str(folder / "empty"), str(folder / "b.jpg"), "no*.png"])
     assert names(files) == ["b.jpg"]
-    assert [problem.split(":")[0] for problem in problems] == [str(folder / "none.jpg"), str(folder / "empty"), "no*.png"]
+    named = [problem.split(":")[0] for problem in problems]
+    assert named == [str(folder / "none.jpg"), str(folder / "empty"), "no*.png"]
 
 
 def test_outputs_never_meet_inputs_or_each_other(tmp_path):

@@ -43,7 +43,8 @@ def headings(html):
 
 
 @pytest.mark.parametrize(
-    "name, texts", [("rfpn", ["R-FPN, C-RBP 2", "panoptic_seg", "00000002.png"]), ("pathfinder", ["hGRU", "sample_1.png"])]
+    "name, texts",
+    [("rfpn", ["R-FPN, C-RBP 2", "panoptic_seg", "00000002.png"]), ("pathfinder", ["hGRU", "sample_1.png"])],
 )
 def test_a_page_has_everything_and_asks_for_nothing(pages, name, texts):
     html = (pages / name / "report.html").read_text()
@@ -78,6 +79,14 @@ def test_a_folder_without_a_run_gives_one_line(tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         run(tmp_path)
     assert end.value.code == 2 and "no run, has neither" in capsys.readouterr().err
+
+
+def test_a_run_that_goes_on_is_shown_by_its_last_checkpoint(tmp_path):
+    assert report.last_weights("run") == os.path.join("run", "model_final.pth")
+    (tmp_path / "last_checkpoint").write_text("model_0000299.pth")
+    assert report.last_weights(str(tmp_path)) == str(tmp_path / "model_0000299.pth")
+    (tmp_path / "model_final.pth").touch()
+    assert report.last_weights(str(tmp_path)) == str(tmp_path / "model_final.pth")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +155,8 @@ def test_the_configuration_can_be_searched_in_a_browser(pages, browser):
     browser.get(f"file://{pages / 'rfpn' / 'report.html'}")
     browser.find_element("id", "search").send_keys("neumann_terms")
     rows = browser.execute_script(
-        "return [...document.querySelectorAll('#configuration tr')].filter(r => r.checkVisibility()).map(r => r.textContent)"
+        "return [...document.querySelectorAll('#configuration tr')]"
+        ".filter(row => row.checkVisibility()).map(row => row.textContent)"
     )
     assert rows and all(row.startswith("MODEL.RECURRENT.NEUMANN_TERMS") for row in rows)
 
@@ -156,6 +166,7 @@ def test_the_page_fits_a_phone_and_a_desk(pages, browser, width):
     screen = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     browser.get(f"file://{pages / 'rfpn' / 'report.html'}")
-    charts = "return [...document.querySelectorAll('.charts > div')].map(d => [d.clientWidth, d.querySelector('.main-svg')?.clientWidth])"
-    wait_for(lambda: all(inner is None or inner <= outer for outer, inner in browser.execute_script(charts)))
+    charts = """return [...document.querySelectorAll('.charts > div')].map(
+        place => [place.clientWidth, place.querySelector('.main-svg').clientWidth])"""
+    wait_for(lambda: all(drawn <= place for place, drawn in browser.execute_script(charts)))
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width

@@ -56,10 +56,24 @@ def score_charts(scores: dict[str, dict[str, Series]]) -> list[go.Figure]:
     """A figure for each task: its scores, those of single classes left out, at every evaluation."""
     figures = []
     for task, series in scores.items():
-        figure = _lines(task, {name: values for name, values in series.items() if "-" not in name}, mode="lines+markers")
+        totals = {name: values for name, values in series.items() if "-" not in name}
+        figure = _lines(task, totals, mode="lines+markers")
         for line in figure.data:
             line.visible = True if line.name in _SHOWN else "legendonly"
         figures.append(figure.update_layout(showlegend=True))
+    return figures
+
+
+def course_charts(courses: dict[str, dict[str, Series]]) -> list[go.Figure]:
+    """Main score and residual against the step of processing, a line for each model and data set."""
+    names = {score for course in courses.values() for score in course}
+    main = next((name for name in ("PQ", "IoU") if name in names), None)
+    shown = {main: f"{main} by step of processing", "residual": f"{RECURRENT_TITLES['residual']} by step"}
+    figures = []
+    for score in (score for score in shown if score in names):
+        lines = {label: course[score] for label, course in courses.items() if score in course}
+        figure = _lines(shown[score], lines, mode="lines+markers")
+        figures.append(figure.update_xaxes(title_text="step").update_layout(showlegend=True))
     return figures
 
 

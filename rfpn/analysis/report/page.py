@@ -38,6 +38,7 @@ section { margin: 18px 0; padding: 18px; background: #fff; border: 1px solid var
 .tile span { color: var(--soft); font-size: 13px; }
 .charts { display: grid; gap: 14px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 360px), 1fr)); }
 .charts > div { min-width: 0; }
+.tables { display: grid; gap: 14px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 250px), 1fr)); }
 .sample { display: grid; gap: 10px; grid-template-columns: repeat(auto-fit, minmax(200px, 1fr)); max-width: 1020px; }
 figure { margin: 0; }
 figure img { display: block; width: 100%; border-radius: 6px; }
@@ -95,7 +96,8 @@ def build_page(title: str, subtitle: str, tiles: dict[str, str], sections: dict[
         plotly=get_plotlyjs(),
         links="".join(f'<a href="#{anchor}">{heading}</a>' for heading, anchor in anchors.items()),
         tiles="".join(
-            f'<div class="tile"><b>{escape(value)}</b><span>{escape(label)}</span></div>' for label, value in tiles.items()
+            f'<div class="tile"><b>{escape(value)}</b><span>{escape(label)}</span></div>'
+            for label, value in tiles.items()
         ),
         sections="\n".join(
             f'<section id="{anchors[heading]}"><h2>{heading}</h2>\n{content}\n</section>'
@@ -175,7 +177,7 @@ def scores_html(run: Run) -> str:
         parts.append(f"<div><h3>{escape(task)}</h3>{table}</div>")
     classes = _class_table(run)
     folded = f"<details><summary>single classes, last evaluation</summary>{classes}</details>" if classes else ""
-    return (f'<div class="charts">{"".join(parts)}</div>' if parts else "") + folded
+    return (f'<div class="tables">{"".join(parts)}</div>' if parts else "") + folded
 
 
 def number(value: float) -> str:

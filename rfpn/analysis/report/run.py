@@ -1,5 +1,6 @@
 """What a run's folder tells: configuration, scalars of training, scores of its evaluations."""
 
+import csv
 import json
 import logging
 import os
@@ -12,7 +13,7 @@ from rfpn.config import get_cfg
 # names that this project's and Detectron2's evaluators give their results
 TASKS = ("panoptic_seg", "pathfinder", "segm", "bbox", "sem_seg")
 
-Series = tuple[list[int], list[float]]  # iterations, values
+Series = tuple[list[int], list[float]]  # iterations or steps of processing, values
 
 
 class Run(NamedTuple):
@@ -20,7 +21,8 @@ class Run(NamedTuple):
 
     settings: value by dotted key; empty without ``config.yaml``. changed: keys whose value is not the default.
     scalars: series by name, scores left out. scores: series by task (with its data set where there are several) and
-    name of the score; those of single classes are called ``score-class``.
+    name of the score; those of single classes are called ``score-class``. courses: series over steps of processing by
+    model and data set and by score, where tools/evaluate_timesteps.py has written them.
     """
 
     folder: str
@@ -28,6 +30,7 @@ class Run(NamedTuple):
     changed: list[str]
     scalars: dict[str, Series]
     scores: dict[str, dict[str, Series]]
+    courses: dict[str, dict[str, Series]]
 
 
 def read_run(folder: str) -> Run:
@@ -52,7 +55,15 @@ def read_run(folder: str) -> Run:
         else:
             scalars[name] = series
     order = sorted(scores, key=lambda task: TASKS.index(task.rpartition("/")[2]))
-    return Run(folder, settings, changed, scalars, {task: scores[task] for task in order})
+    courses = os.path.join(folder, "timesteps", "timesteps.csv")
+    return Run(
+        folder,
+        settings,
+        changed,
+        scalars,
+        {task: scores[task] for task in order},
+        read_courses(courses) if os.path.isfile(courses) else {},
+    )
 
 
 def read_settings(path: str) -> dict[str, object]:
@@ -95,3 +106,24 @@ def read_metrics(path: str) -> dict[str, Series]:
     if broken:
         logging.getLogger("rfpn").warning("%s: left out %d broken lines", path, broken)
     return {name: tuple(map(list, zip(*sorted(of_name.items())))) for name, of_name in sorted(values.items())}
+
+
+def read_courses(path: str) -> dict[str, dict[str, Series]]:
+    """Series by model and data set and by score from a table with the columns ``model``, ``dataset`` and ``step``.
+
+    Raises:
+        ValueError: naming a file that is no such table.
+    """
+    courses: dict[str, dict[str, Series]] = {}
+    with open(path, newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            try:
+                label, step = f"{row.pop('model')}, {row.pop('dataset')}", int(row.pop("step"))
+                values = {score: float(value) for score, value in row.items() if value}
+            except (KeyError, ValueError, TypeError) as error:
+                raise ValueError(f"{path}: not a table of tools/evaluate_timesteps.py ({error!r})") from None
+            for score, value in values.items():
+                steps, course = courses.setdefault(label, {}).setdefault(score, ([], []))
+                steps.append(step)
+                course.append(value)
+    return courses

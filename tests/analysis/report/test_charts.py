@@ -1,6 +1,13 @@
 """Figures of a report."""
 
-from rfpn.analysis.report.charts import loss_chart, recurrent_charts, schedule_charts, score_charts, steps_chart
+from rfpn.analysis.report.charts import (
+    course_charts,
+    loss_chart,
+    recurrent_charts,
+    schedule_charts,
+    score_charts,
+    steps_chart,
+)
 
 SERIES = ([19, 39], [2.0, 1.0])
 
@@ -30,6 +37,14 @@ def test_schedule_takes_what_there_is():
 def test_scores_leave_single_classes_out():
     (figure,) = score_charts({"bbox": {"AP": SERIES, "AP-cat": SERIES, "APl": SERIES}})
     assert [(line.name, line.visible) for line in figure.data] == [("AP", True), ("APl", "legendonly")]
+
+
+def test_time_courses_of_several_models():
+    courses = {"a": {"PQ": SERIES, "SQ": SERIES, "residual": SERIES}, "b": {"PQ": SERIES}}
+    figures = course_charts(courses)
+    assert [[line.name for line in figure.data] for figure in figures] == [["a", "b"], ["a"]]
+    assert [figure.layout.title.text.split()[0] for figure in figures] == ["PQ", "residual"]
+    assert course_charts({}) == []
 
 
 def test_the_slider_has_a_frame_for_each_step():

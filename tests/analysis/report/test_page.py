@@ -13,11 +13,12 @@ from rfpn.analysis.samples import Sample
 
 
 def run(scores=None, settings=None, changed=()):
-    return Run("folder", settings or {}, list(changed), {}, scores or {})
+    return Run("folder", settings or {}, list(changed), {}, scores or {}, {})
 
 
 def test_the_page_needs_no_network_and_escapes_its_text():
-    html = page.build_page("a <b> & c", "sub", {"x<y": "1"}, {"One": "<p>first</p>", "Two words": "<p>2</p>", "None": ""})
+    sections = {"One": "<p>first</p>", "Two words": "<p>2</p>", "None": ""}
+    html = page.build_page("a <b> & c", "sub", {"x<y": "1"}, sections)
     assert "a &lt;b&gt; &amp; c" in html and "x&lt;y" in html and "<p>first</p>" in html
     assert '<a href="#two-words">' in html and 'id="two-words"' in html and 'id="none"' not in html
     assert re.search(r"plotly\.js v\d", html)
@@ -32,7 +33,8 @@ def test_tables_show_the_last_and_the_best_evaluation():
 
 
 def test_scores_of_single_classes_are_folded():
-    html = page.scores_html(run({"bbox": {"AP": ([1], [5.0]), "AP-cat": ([1], [7.0])}, "segm": {"AP-cat": ([1], [8.0])}}))
+    scores = {"bbox": {"AP": ([1], [5.0]), "AP-cat": ([1], [7.0])}, "segm": {"AP-cat": ([1], [8.0])}}
+    html = page.scores_html(run(scores))
     table = html.partition("<details>")[2]
     assert re.findall(r"<t[dh][^>]*>([^<]*)</t[dh]>", table) == ["class", "bbox AP", "segm AP", "cat", "7", "8"]
     assert "best" not in html

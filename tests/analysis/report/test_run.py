@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from rfpn.analysis.report.run import flatten, read_metrics, read_run
+from rfpn.analysis.report.run import flatten, read_courses, read_metrics, read_run
+from rfpn.analysis.time_course import Course, write_csv
 from rfpn.config import get_cfg
 
 ROWS = [
@@ -58,6 +59,17 @@ def test_settings_that_differ_from_the_defaults(tmp_path):
 
 def test_leaves_of_nested_mappings():
     assert flatten({"A": {"B": {"C": 1}, "D": []}, "E": {}}) == {"A.B.C": 1, "A.D": [], "E": {}}
+
+
+def test_time_courses_are_found_in_the_folder(tmp_path):
+    write_metrics(tmp_path, ROWS)
+    scores = {1: {"PQ": 1.5, "residual": 0.5}, 4: {"PQ": 2.5}}
+    write_csv(str(tmp_path / "timesteps" / "timesteps.csv"), [Course("a", "x", 4, scores), Course("b", "x", 4, scores)])
+    courses = read_run(str(tmp_path)).courses
+    assert courses == {label: {"PQ": ([1, 4], [1.5, 2.5]), "residual": ([1], [0.5])} for label in ("a, x", "b, x")}
+    (tmp_path / "other.csv").write_text("model,step\na,1\n")
+    with pytest.raises(ValueError, match="other.csv: not a table"):
+        read_courses(str(tmp_path / "other.csv"))
 
 
 def test_folders_that_hold_no_run_are_named(tmp_path):
