@@ -7,6 +7,7 @@ from detectron2.solver.build import get_default_optimizer_params, maybe_add_grad
 from torch import nn
 
 _ADAPTIVE = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}
+OPTIMIZERS = ("SGD", *_ADAPTIVE)
 
 
 def build_optimizer(cfg: CfgNode, model: nn.Module) -> torch.optim.Optimizer:
@@ -15,7 +16,7 @@ def build_optimizer(cfg: CfgNode, model: nn.Module) -> torch.optim.Optimizer:
     if name == "SGD":
         return build_sgd(cfg, model)
     if name not in _ADAPTIVE:
-        raise ValueError(f"SOLVER.OPTIMIZER must be one of SGD, {', '.join(_ADAPTIVE)}, got {name!r}")
+        raise ValueError(f"SOLVER.OPTIMIZER must be one of {', '.join(OPTIMIZERS)}, got {name!r}")
     groups = get_default_optimizer_params(
         model,
         base_lr=cfg.SOLVER.BASE_LR,

@@ -2,18 +2,36 @@
 
 import contextlib
 import logging
+import math
 import os
 import sys
 
 import torch
+import yaml
 from detectron2.config import CfgNode
+from detectron2.config import get_cfg as detectron2_cfg
 from detectron2.engine import default_setup
 from detectron2.utils import comm
 from detectron2.utils.file_io import PathManager
 from detectron2.utils.logger import setup_logger
 
 from rfpn.config import get_cfg
+from rfpn.engine.optimizer import OPTIMIZERS
+from rfpn.engine.step import DTYPES
+from rfpn.layers.checks import Range, check_setting
 
+# what keys may be where no model sees to it, or where a slip of the keyboard would fill the memory
+_RULES = {
+    "MODEL.RECURRENT.KERNEL_SIZE": Range(0, 255, whole=True),
+    "MODEL.PATHFINDER.FEEDFORWARD_LAYERS": Range(1, 1000, whole=True),
+    "INPUT.PATHFINDER_SIZE": Range(1, 4096, whole=True),
+    "SOLVER.OPTIMIZER": OPTIMIZERS,
+    "SOLVER.SKIP_NONFINITE": Range(0, math.inf, whole=True),
+    "SOLVER.ACCUMULATE": Range(1, 10_000, whole=True),
+    "SOLVER.AMP.DTYPE": tuple(DTYPES),
+    "TEST.LOG_IMAGES": Range(0, math.inf, whole=True),
+    "TEST.PQ_WORKERS": Range(1, 1024, whole=True),
+}
 # what wrong input raises; anything else is a fault of the program and keeps its traceback
 INPUT_ERRORS = (ValueError, KeyError, OSError)
 
@@ -33,20 +51,58 @@ def setup(args) -> CfgNode:
 
 
 def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
-    """Config from a file and ``KEY VALUE`` overrides, not frozen; on the CPU where there is no GPU."""
+    """Config from a file and ``KEY VALUE`` overrides, not frozen; on the CPU where there is no GPU.
+
+    Raises:
+        OSError: the file is missing. KeyError: an unknown key. ValueError: a value of the wrong type or out of range.
+    """
     cfg = get_cfg()
     if config_file:
+        path = os.path.abspath(config_file)
         if not os.path.isfile(config_file):
-            raise FileNotFoundError(f"--config-file {os.path.abspath(config_file)} does not exist")
-        cfg.merge_from_file(config_file)
+            raise FileNotFoundError(f"--config-file {path} does not exist")
+        try:
+            cfg.merge_from_file(config_file)
+        except (AssertionError, AttributeError, TypeError, yaml.YAMLError) as error:  # what a broken file raises
+            raise ValueError(f"--config-file {path} is no configuration: {error}") from None
     try:
         cfg.merge_from_list(overrides)
     except AssertionError as error:  # yacs asserts on unknown keys and on an odd number of words
         raise KeyError(f"command-line override: {error}") from None
+    check_values(cfg)
     if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
         logging.getLogger("rfpn").warning("no GPU found: running on the CPU (MODEL.DEVICE cpu)")
         cfg.MODEL.DEVICE = "cpu"
     return cfg
+
+
+def check_values(cfg: CfgNode) -> None:
+    """Check this project's keys as far as no model does. Raises ValueError naming the key."""
+    for key in added_keys():
+        # yacs lets None through whatever the type
+        if _value(cfg, key) is None:
+            raise ValueError(f"{key} must not be None")
+    for key, rule in _RULES.items():
+        check_setting(key, _value(cfg, key), rule)
+
+
+def added_keys() -> list[str]:
+    """Full names of the keys that this project adds to Detectron2's."""
+    ours, theirs = _leaves(get_cfg()), set(_leaves(detectron2_cfg()))
+    return [key for key in ours if key not in theirs]
+
+
+def _leaves(node: CfgNode, prefix: str = "") -> list[str]:
+    keys = []
+    for key, value in node.items():
+        keys += _leaves(value, f"{prefix}{key}.") if isinstance(value, CfgNode) else [prefix + key]
+    return keys
+
+
+def _value(node: CfgNode, key: str):
+    for part in key.split("."):
+        node = node[part]
+    return node
 
 
 def check_weights(cfg: CfgNode) -> None:
