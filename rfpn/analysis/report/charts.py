@@ -53,10 +53,12 @@ def schedule_charts(scalars: dict[str, Series]) -> list[go.Figure]:
 
 
 def score_charts(scores: dict[str, dict[str, Series]]) -> list[go.Figure]:
-    """A figure for each task: its scores, those of single classes left out, at every evaluation."""
+    """A figure for each task that was evaluated more than once: its scores, those of single classes left out."""
     figures = []
     for task, series in scores.items():
         totals = {name: values for name, values in series.items() if "-" not in name}
+        if all(len(iterations) < 2 for iterations, _ in totals.values()):
+            continue
         figure = _lines(task, totals, mode="lines+markers")
         for line in figure.data:
             line.visible = True if line.name in _SHOWN else "legendonly"

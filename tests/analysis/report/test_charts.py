@@ -34,8 +34,9 @@ def test_schedule_takes_what_there_is():
     assert [figure.layout.title.text for figure in schedule_charts({"lr": SERIES})] == ["learning rate"]
 
 
-def test_scores_leave_single_classes_out():
-    (figure,) = score_charts({"bbox": {"AP": SERIES, "AP-cat": SERIES, "APl": SERIES}})
+def test_scores_leave_out_single_classes_and_single_evaluations():
+    once = {"PQ": ([39], [50.0])}
+    (figure,) = score_charts({"bbox": {"AP": SERIES, "AP-cat": SERIES, "APl": SERIES}, "panoptic_seg": once})
     assert [(line.name, line.visible) for line in figure.data] == [("AP", True), ("APl", "legendonly")]
 
 
