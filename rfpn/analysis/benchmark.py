@@ -125,8 +125,9 @@ def _forms(job: Job, device: torch.device) -> dict:
     forms = {"plain fp32": (layer("off"), None, False), "plain bf16": (layer("off"), torch.bfloat16, False)}
     if device.type == "cuda":
         forms["plain tf32"] = (layer("off"), None, True)
-        forms["fast fp32"] = (layer("auto"), None, False)
         forms["fast bf16"] = (layer("auto"), torch.bfloat16, False)
+        forms["fast tf32"] = (layer("auto"), None, True)
+        forms["fast fp32"] = (layer("auto"), None, False)
     return forms
 
 
