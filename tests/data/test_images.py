@@ -73,11 +73,34 @@ def test_G3_lenient_pillow_is_refused(tmp_path, monkeypatch):
         load_image(path)
 
 
-def test_G3_picture_above_the_pixel_limit_is_named(tmp_path, monkeypatch):
+@pytest.mark.parametrize("limit", [5, 23])  # Pillow itself only warns up to the double of its limit
+def test_G3_picture_above_the_pixel_limit_is_named(tmp_path, monkeypatch, limit):
     path = save(tmp_path, Image.fromarray(GREY))
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 5)
-    with pytest.raises(ValueError, match="picture.png"):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+    with pytest.raises(ValueError, match="picture.png.*limit"):
         read_image(path)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    assert read_image(path).shape == (4, 6, 3)
+
+
+@pytest.mark.parametrize("format", ["PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM"])
+def test_G3_any_damage_gives_a_picture_or_the_name(tmp_path, format):
+    rng, whole = np.random.default_rng(0), io.BytesIO()
+    Image.fromarray(rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)).save(whole, format=format)
+    path, refused = tmp_path / "damaged.img", 0
+    for _ in range(60):
+        data = bytearray(whole.getvalue())
+        for place in rng.integers(min(len(data), rng.choice([40, len(data)])), size=3):
+            data[place] = rng.integers(256)
+        path.write_bytes(data)
+        try:
+            pixels = read_image(str(path))
+        except ValueError as error:
+            assert str(path) in str(error)
+            refused += 1
+        else:
+            assert pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[2] == 3
+    assert refused > 0
 
 
 def test_missing_and_foreign_files_are_named(tmp_path):

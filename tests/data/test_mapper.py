@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 import torch
-from detectron2.config import get_cfg
 from detectron2.data import DatasetCatalog
 from detectron2.data import transforms as T
 from detectron2.modeling import build_model
 from detectron2.utils.events import EventStorage
 from PIL import Image
 
+from rfpn.config import get_cfg
 from rfpn.data.mapper import PanopticMapper
 from rfpn.data.panoptic import register_panoptic_folder
 from tests.data.tiny_panoptic import mixed_layouts, write_set
@@ -55,6 +55,29 @@ def test_A3_value_beyond_the_classes_is_named(records):
     labels[0, 0] = 200
     Image.fromarray(labels).save(path)
     with pytest.raises(ValueError, match=r"label1.png: has the value 200, .*NUM_CLASSES is 3"):
+        mapper()(records[0])
+
+
+def test_A3_class_of_an_instance_is_checked(records):
+    with pytest.raises(ValueError, match="photo1.png: has an instance of class 2, but MODEL.ROI_HEADS.NUM_CLASSES is 2"):
+        mapper(thing_classes=2)(records[0])
+    assert len(mapper(thing_classes=3)(records[0])["instances"]) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"segmentation": {"size": [48, 64], "counts": b"0"}},
+        {"segmentation": {"size": [64, 48], "counts": b"0`00"}},
+        {"segmentation": 5},
+        {"bbox": [1, 2]},
+        {"bbox_mode": None},
+        {"category_id": None},
+    ],
+)
+def test_damaged_instances_are_named(records, change):
+    records[0]["annotations"][0].update(change)
+    with pytest.raises(ValueError, match="photo1.png"):
         mapper()(records[0])
 
 
@@ -123,17 +146,23 @@ def small_cfg():
     return cfg
 
 
+@pytest.mark.parametrize("head", ["MaskRCNNConvUpsampleHead", "HGRUMaskHead"])
 @pytest.mark.parametrize("chosen", [[1, 1], [0, 1]], ids=["all empty", "mixed"])
-def test_A10_training_step_on_images_without_instances(records, chosen):
+def test_A10_training_step_on_images_without_instances(records, chosen, head):
     torch.manual_seed(0)
     cfg = small_cfg()
+    cfg.MODEL.ROI_MASK_HEAD.NAME = head
+    cfg.MODEL.RECURRENT.STEPS = cfg.MODEL.RECURRENT.NEUMANN_TERMS = 2
+    cfg.MODEL.RECURRENT.LIPSCHITZ.WEIGHT = 1.0
+    cfg.MODEL.RECURRENT.LIPSCHITZ.COEFFICIENT = 0.0
     model = build_model(cfg).train()
     map_record = PanopticMapper(cfg, True)
     with EventStorage():
         losses = model([map_record(records[i]) for i in chosen])
         sum(losses.values()).backward()
     assert all(torch.isfinite(loss) for loss in losses.values())
-    assert (losses["loss_mask"] == 0) == (chosen == [1, 1])
+    for key in losses.keys() & {"loss_mask", "loss_lipschitz"}:
+        assert (losses[key] == 0) == (chosen == [1, 1])
     assert losses["loss_sem_seg"] > 0
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
     assert model.sem_seg_head.predictor.weight.grad.abs().sum() > 0

@@ -24,6 +24,14 @@ def test_B8_ids_beyond_three_bytes_are_rejected(bad):
         encode_ids(np.array([[1, bad]]))
 
 
+@pytest.mark.parametrize("dtype", [float, bool, np.float32])
+def test_B8_only_integers_are_ids(dtype):
+    with pytest.raises(ValueError, match="integers"):
+        encode_ids(EDGE_IDS.astype(dtype))
+    with pytest.raises(ValueError, match="integers"):
+        decode_ids(np.zeros((2, 2, 3), dtype=dtype))
+
+
 def test_B8_agrees_with_panopticapi():
     utils = pytest.importorskip("panopticapi.utils")
     np.testing.assert_array_equal(encode_ids(EDGE_IDS), utils.id2rgb(EDGE_IDS))

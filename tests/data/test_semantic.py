@@ -71,6 +71,17 @@ def test_inconsistent_pictures_are_named(tree, change, message):
     assert any(message in line for line in problems), problems
 
 
+def test_photographs_are_read_as_training_reads_them(tree):
+    root, paths = tree
+    exif = Image.Exif()
+    exif[0x0112] = 6  # stored on its side
+    Image.new("RGB", (48, 64)).save(root / "train/photo1.png", exif=exif)
+    Image.new("I", (64, 48)).save(root / "train/photo2.tiff")
+    (root / "train/photo2.tiff").rename(root / "train/photo2.png")
+    problems, _ = prepare_split(paths)
+    assert len(problems) == 1 and "photo2.png: pictures of mode I" in problems[0]
+
+
 @pytest.mark.parametrize("field", ["area", "iscrowd", "category_id"])
 def test_B2_missing_segment_field_is_named(tree, field):
     root, paths = tree

@@ -52,6 +52,13 @@ def test_set_is_consistent_with_exact_areas(tmp_path):
     assert [c["id"] for c in instances["categories"]] == sorted(things)
 
 
+def test_A9_no_scene_has_crowds(tmp_path):
+    write_scenes(str(tmp_path), "val", 6, options=SMALL)
+    for path in (tmp_path / "annotations").iterdir():
+        for annotation in json.loads(path.read_text())["annotations"]:
+            assert all(record["iscrowd"] == 0 for record in annotation.get("segments_info", [annotation]))
+
+
 def test_jpeg_pictures(tmp_path):
     write_scenes(str(tmp_path), "train", 2, options=SMALL, image_format="jpg")
     assert Image.open(tmp_path / "train/00000002.jpg").format == "JPEG"
