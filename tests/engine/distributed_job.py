@@ -1,21 +1,29 @@
 """Jobs that test_distributed.py starts under torchrun, one process a rank; on GPUs where there are enough.
 
-    torchrun --nproc-per-node 2 tests/engine/distributed_job.py gradients|steps|accumulate|empty|stopping|nonfinite|exception
+    torchrun --nproc-per-node 2 tests/engine/distributed_job.py gradients|steps|accumulate|empty|stopping|nonfinite|resume|exception
 """
 
+import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from detectron2.structures import BitMasks, Boxes, Instances
 from detectron2.utils import comm
 from detectron2.utils.events import EventStorage
+from PIL import Image
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from rfpn.data.pathfinder.registration import register_pathfinder  # noqa: E402
 from rfpn.engine.launch import launch  # noqa: E402
+from rfpn.engine.setup import load_cfg  # noqa: E402
 from rfpn.engine.step import TrainStep  # noqa: E402
+from rfpn.engine.trainer import Trainer  # noqa: E402
 from rfpn.modeling import HGRUMaskHead  # noqa: E402
 
 ROIS = 6
@@ -148,21 +156,79 @@ def nonfinite() -> None:
     trainer = train(model, 4, skip_nonfinite=1)
     assert trainer.skipped == 1
     assert_equal_parameters(model)
-    model = Wrapped(make_head(), spoil=(1, 2))
+    assert_all_end(Wrapped(make_head(), spoil=(1, 2)), "iteration 1: not finite: loss_lipschitz")
+    # the second of two accumulated batches
+    assert_all_end(Wrapped(make_head(), spoil=(1, 4)), "iteration 1: not finite: loss_lipschitz", accumulate=2)
+    # all losses are finite, one rank's gradient is not
+    model = Wrapped(make_head())
+    if comm.get_rank() == 1:
+        model.head.predictor.weight.register_hook(lambda gradient: gradient * float("inf"))
+    assert_all_end(model, "iteration 0: not finite: gradient")
+
+
+def assert_all_end(model: torch.nn.Module, message: str, **options) -> None:
+    """Every rank stops with this message and finite weights."""
     try:
-        train(model, 4)
+        train(model, 4, **options)
     except FloatingPointError as error:
-        assert "loss_lipschitz" in str(error) and "iteration 1" in str(error), error
+        assert message in str(error), error
     else:
         raise AssertionError("no rank may go on")
     assert all(p.isfinite().all() for p in model.parameters())
 
 
+def resume() -> None:
+    """A run that is stopped and resumed on all ranks ends bit by bit like a whole one, and so do its samples."""
+    folder = comm.all_gather(tempfile.mkdtemp() if comm.is_main_process() else None)[0]
+    if comm.is_main_process():
+        generator = np.random.default_rng(0)
+        for kind in ("imgs", "seg"):
+            os.makedirs(os.path.join(folder, kind, "0"))
+            for i in range(7):
+                picture = generator.integers(0, 2, (16, 16), dtype=np.uint8) * 255
+                Image.fromarray(picture).save(os.path.join(folder, kind, "0", f"sample_{i}.png"))
+    comm.synchronize()
+    register_pathfinder("resume_train", folder)
+    whole, stopped, resumed = (
+        run(folder, name, stop, resume) for name, stop, resume in (("a", 6, False), ("b", 4, False), ("b", 6, True))
+    )
+    assert stopped.samples == 16 and resumed.start_iter == 4 and resumed.samples == whole.samples == 24
+    state = resumed.model.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in whole.model.state_dict().items())
+    assert_equal_parameters(resumed.model)
+    comm.synchronize()
+    if comm.is_main_process():
+        shutil.rmtree(folder)
+
+
+def run(folder: str, name: str, iterations: int, resume: bool) -> Trainer:
+    """A run of the Pathfinder model; the learning rate follows from the whole schedule of 6 iterations."""
+    out = os.path.join(folder, name)
+    options = ["DATASETS.TRAIN", ("resume_train",), "DATASETS.TEST", (), "INPUT.PATHFINDER_SIZE", 16, "OUTPUT_DIR", out]
+    options += ["SOLVER.MAX_ITER", 6, "MODEL.RECURRENT.LIPSCHITZ.PROBE", "rademacher", "MODEL.DEVICE", str(device())]
+    config = Path(__file__).parents[2] / "configs" / "quick_schedules" / "pathfinder_quick.yaml"
+    cfg = load_cfg(str(config), [*options, "SEED", 0])
+    os.makedirs(out, exist_ok=True)
+    torch.manual_seed(0)
+    trainer = Trainer(cfg)
+    trainer.resume_or_load(resume)
+    trainer.max_iter = iterations
+    trainer.train()
+    comm.synchronize()
+    return trainer
+
+
 def exception() -> None:
-    """One rank fails; the job must end."""
+    """One rank fails in the third step, when the others wait for its gradients; the job must end."""
+    model = Wrapped(make_head())
     if comm.get_rank() == 1:
-        raise RuntimeError("rank 1 fails on purpose")
-    train(Wrapped(make_head()), 3)
+        count = model.count
+        model.count = lambda index: count(index) if index < 3 else fail()
+    train(model, 5)
+
+
+def fail() -> None:
+    raise RuntimeError("rank 1 fails on purpose")
 
 
 def main(name: str) -> None:

@@ -25,6 +25,7 @@ def run(name: str, timeout: int = 120) -> subprocess.CompletedProcess:
         pytest.param("empty", id="C1_no_roi_on_one_or_all_ranks"),
         pytest.param("stopping", id="C4_ranks_stop_at_different_steps"),
         pytest.param("nonfinite", id="C6_ranks_end_together_on_nan"),
+        pytest.param("resume", id="D5_stopped_and_resumed_on_all_ranks"),
     ],
 )
 def test_two_processes(name):

@@ -1,5 +1,7 @@
 """The training step: accumulation, half precision, non-finite losses."""
 
+import logging
+
 import pytest
 import torch
 from torch import nn
@@ -57,6 +59,67 @@ def test_a_gradient_that_is_not_finite_is_a_bad_step_too():
     with pytest.raises(FloatingPointError, match="gradient"):
         step.train(0, 1)
     assert step.model.weight.isfinite().all()
+
+
+def test_a_bad_batch_among_accumulated_ones_spoils_the_whole_step_alone():
+    good, bad = torch.zeros(2), torch.full((2,), float("nan"))
+    step = trainer([good, good, good, bad, good, good], accumulate=2, skip_nonfinite=1)
+    after = train(step, 3)
+    assert step.skipped == 1
+    torch.testing.assert_close(after, train(trainer([good] * 4, accumulate=2), 2))
+
+
+def test_skipped_steps_count_over_a_resume():
+    bad = torch.full((2,), float("inf"))
+    first = trainer([bad], skip_nonfinite=1)
+    first.train(0, 1)
+    second = trainer([bad], skip_nonfinite=1)
+    second.load_state_dict(first.state_dict())
+    with pytest.raises(FloatingPointError, match="iteration 1: not finite: loss_task"):
+        second.train(1, 2)
+
+
+def test_skipped_steps_are_logged(caplog):
+    step = trainer([torch.full((2,), float("nan")), torch.zeros(2)], skip_nonfinite=3)
+    with caplog.at_level(logging.WARNING, logger="rfpn"):
+        step.train(0, 2)
+    assert "iteration 0: not finite: loss_task; batch skipped (1 of 3)" in caplog.text
+    assert step.storage.latest()["skipped_steps"] == (1, 0)
+
+
+def test_loss_scale_sinks_on_overflow_and_is_restored():
+    step = trainer([torch.zeros(2)] * 3, amp_dtype="float16")
+    overflowing = step.model.weight.register_hook(lambda gradient: gradient * float("inf"))
+    step.train(0, 1)
+    assert step.scaler.get_scale() == 2.0**15 and step.skipped == 0
+    assert torch.equal(step.model.weight.detach(), torch.ones(2))
+    overflowing.remove()
+    other = trainer([torch.zeros(2)], amp_dtype="float16")
+    other.load_state_dict(step.state_dict())
+    assert other.scaler.get_scale() == 2.0**15
+    step.train(1, 2)
+    assert not torch.equal(step.model.weight.detach(), torch.ones(2))
+
+
+def test_gradients_that_no_loss_scale_mends_end_the_run():
+    step = trainer([torch.zeros(2)] * 30, amp_dtype="float16")
+    step.model.weight.register_hook(lambda gradient: gradient * float("nan"))
+    with pytest.raises(FloatingPointError, match="iteration 17: not finite: gradient"):
+        step.train(0, 30)
+
+
+def test_what_is_random_in_the_model_follows_from_seed_and_iteration():
+    def drawn(seed, start):
+        step = trainer([torch.zeros(2)] * 8, seed=seed, accumulate=2)
+        numbers = []
+        step.model.register_forward_pre_hook(lambda *_: numbers.append(float(torch.rand(()))))
+        step.train(start, 4)
+        return numbers
+
+    whole = drawn(5, 0)
+    assert len(set(whole)) == 8
+    torch.rand(3)
+    assert drawn(5, 2) == whole[4:] and drawn(6, 0) != whole
 
 
 def test_autocast_reaches_the_model():
