@@ -64,7 +64,11 @@ def read_image(path: str, format: Optional[str] = "BGR") -> np.ndarray:
     """
     from detectron2.data.detection_utils import convert_PIL_to_numpy
 
-    image = ImageOps.exif_transpose(load_image(path))
+    image = load_image(path)
+    try:
+        image = ImageOps.exif_transpose(image)
+    except Exception as error:  # SyntaxError, struct.error, ...
+        raise ValueError(f"{path}: unreadable EXIF data ({error or type(error).__name__})") from error
     return convert_PIL_to_numpy(_to_eight_bits(image, path), format)
 
 

@@ -103,6 +103,18 @@ def test_G3_any_damage_gives_a_picture_or_the_name(tmp_path, format):
     assert refused > 0
 
 
+def test_G3_damaged_exif_data_are_named(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = tmp_path / "turned.webp"
+    Image.new("RGB", (6, 4)).save(path, exif=exif)
+    data = path.read_bytes()
+    assert b"MM\x00*" in data
+    path.write_bytes(data.replace(b"MM\x00*", b"MM\x00s"))
+    with pytest.raises(ValueError, match="turned.webp: unreadable"):
+        read_image(str(path))
+
+
 def test_missing_and_foreign_files_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="none.png"):
         read_image(str(tmp_path / "none.png"))
