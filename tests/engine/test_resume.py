@@ -49,7 +49,7 @@ def assert_equal(one, other, path="checkpoint") -> None:
         assert one == other, path
 
 
-def test_D5_the_loss_log_of_a_killed_run_equals_that_of_a_whole_one(runs):
+def test_D5_E11_the_loss_log_of_a_killed_run_equals_that_of_a_whole_one(runs):
     whole, killed = log(runs[0] / "whole"), log(runs[0] / "killed")
     assert [line["iteration"] for line in whole] == list(range(19, 200, 20))
     assert {"total_loss", "loss_lipschitz", "lr"} <= whole[0].keys()
