@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from datetime import timedelta
 from typing import Callable, NamedTuple
 
@@ -11,6 +12,9 @@ from detectron2.engine import launch as spawn
 from detectron2.utils import comm
 
 TIMEOUT = timedelta(minutes=10)
+# Seconds for gloo's threads to let go of the last tensors, for which they need Python: with torch 2.6, one that asks for
+# it once Python exits aborts the process, and one that asks while its group is being destroyed waits for ever.
+_GLOO_ENDS = 0.5
 
 
 class Place(NamedTuple):
@@ -39,6 +43,8 @@ def launch(main: Callable, args) -> None:
         try:
             main(args)
         finally:
+            if dist.get_backend() == "gloo":
+                time.sleep(_GLOO_ENDS)
             dist.destroy_process_group()
         return
     spawn(main, args.num_gpus, args.num_machines, args.machine_rank, args.dist_url, (args,), timeout=TIMEOUT)
