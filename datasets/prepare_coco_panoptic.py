@@ -11,6 +11,7 @@ file is named, and the exit status is then 1. Run it again at any time: correct 
 import argparse
 import os
 import sys
+from concurrent.futures.process import BrokenProcessPool
 
 from tqdm import tqdm
 
@@ -47,6 +48,8 @@ def prepare(split: str, args: argparse.Namespace) -> list:
         )
         if os.path.exists(paths.instances_json):
             read_instances_json(paths.instances_json)
+    except BrokenProcessPool:
+        return ["a process was ended from outside, perhaps for lack of memory; take fewer --workers"]
     except (OSError, ValueError) as error:
         return [str(error)]
     print(f"{split}: {count} pictures, {written} label maps made in {paths.sem_seg_root}, {len(problems)} problems")

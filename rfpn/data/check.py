@@ -48,12 +48,15 @@ def check_metadata(dataset_name: str, *, needs_panoptic: bool = True) -> None:
         )
     for kind in ("thing", "stuff") if needs_panoptic else ("thing",):
         classes = getattr(metadata, f"{kind}_classes")
-        ids = set(getattr(metadata, f"{kind}_dataset_id_to_contiguous_id").values())
-        allowed = set(range(len(classes)))
+        id_map = getattr(metadata, f"{kind}_dataset_id_to_contiguous_id")
+        if not isinstance(classes, (list, tuple)) or not isinstance(id_map, dict):
+            raise ValueError(f"dataset '{dataset_name}': {kind}_classes must be a list, and its id map a dict")
+        ids, allowed = set(id_map.values()), set(range(len(classes)))
         # A separated set may leave out semantic id 0, "things": no dataset category has it.
-        if not (ids <= allowed and allowed - ids <= ({0} if kind == "stuff" else set())):
+        onto = ids <= allowed and allowed - ids <= ({0} if kind == "stuff" else set())
+        if not onto or len(ids) < len(id_map):
             raise ValueError(
-                f"dataset '{dataset_name}': {kind}_dataset_id_to_contiguous_id does not map onto "
+                f"dataset '{dataset_name}': {kind}_dataset_id_to_contiguous_id does not map one to one onto "
                 f"0..{len(classes) - 1}, the {len(classes)} {kind}_classes"
             )
 

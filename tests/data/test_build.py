@@ -109,8 +109,11 @@ def test_A3_class_counts_of_any_loader(root):
 @pytest.mark.parametrize(
     "stuff_map, classes, message",
     [
-        ({40: 0, 90: 1}, ["things", "sky", "road"], "does not map onto"),
+        ({40: 0, 90: 1}, ["things", "sky", "road"], "does not map one to one onto"),
         ({40: 0, 90: 1}, ["sky", "road"], "NUM_CLASSES is 3, but .* needs 2"),
+        ({40: 1, 90: 1}, ["things", "sky"], "does not map one to one onto"),
+        ([0, 1, 2], ["things", "sky", "road"], "must be a list, and its id map a dict"),
+        ({40: 1, 90: 2}, 3, "must be a list, and its id map a dict"),
         ({40: 1, 91: 2}, ["things", "sky", "road"], "has the category ids 91 .* lacks 90"),
         ({40: 1, 90: 2, 7: 0}, ["things", "sky", "road"], "has the category ids 7"),
     ],

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from rfpn.data.annotations import read_json
 from rfpn.data.pathfinder.generator import generate_sample
 from rfpn.data.pathfinder.settings import SPLITS, PathfinderSettings
 
@@ -125,7 +126,7 @@ def _check_folder(folder: Path, manifest: dict):
     path = next((folder / name for name in (MANIFEST, UNFINISHED) if (folder / name).is_file()), None)
     if path is None:
         raise SplitExistsError(f"{folder} holds samples without a {MANIFEST}: choose another output folder")
-    old, new = _flat(json.loads(path.read_text())), _flat(manifest)
+    old, new = _flat(read_json(str(path))), _flat(manifest)
     changes = [f"{key} {old.get(key)}, not {new.get(key)}" for key in {**old, **new} if old.get(key) != new.get(key)]
     if changes:
         raise SplitExistsError(
@@ -134,7 +135,8 @@ def _check_folder(folder: Path, manifest: dict):
 
 
 def _flat(manifest: dict) -> dict:
-    return {**{k: v for k, v in manifest.items() if k != "settings"}, **manifest.get("settings", {})}
+    settings = manifest.get("settings")
+    return {**{k: v for k, v in manifest.items() if k != "settings"}, **(settings if isinstance(settings, dict) else {})}
 
 
 def _write_png(path: Path, array: np.ndarray):

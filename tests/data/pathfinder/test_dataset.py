@@ -106,6 +106,15 @@ def test_samples_of_unknown_origin_are_refused(tmp_path):
         write(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 10_000, '{"settings": 5}', '{"num": NaN}'])
+def test_F4_a_damaged_manifest_is_named(tmp_path, text):
+    write(tmp_path, num=2)
+    path = split_folder(tmp_path, 6, "train") / "manifest.json"
+    path.write_text(text)
+    with pytest.raises((ValueError, SplitExistsError), match=str(path.parent)):
+        write(tmp_path, num=2)
+
+
 def test_parameters_that_never_gave_a_sample_do_not_block_the_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(dataset, "write_sample", lambda *args: (_ for _ in ()).throw(RuntimeError))
     with pytest.raises(RuntimeError):
