@@ -127,6 +127,6 @@ def one_line_errors():
     except (*INPUT_ERRORS, FloatingPointError) as error:
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
         if text.startswith("Caught ") and "Original Traceback" in text:  # from a worker of a loader
-            text = text.strip().splitlines()[-1]
+            text = text.rpartition(f"\n{type(error).__name__}: ")[2]
         print(f"error: {' '.join(text.split())}", file=sys.stderr)
         sys.exit(3 if isinstance(error, FloatingPointError) else 2)
