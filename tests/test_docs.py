@@ -211,7 +211,7 @@ def resolves(name: str) -> bool:
 def test_every_page_is_in_the_index():
     index = (ROOT / "docs" / "README.md").read_text("utf-8")
     missing = [str(p.relative_to(ROOT / "docs")) for p in PAGES if p.is_relative_to(ROOT / "docs") and p.name != "README.md"]
-    assert [page for page in missing if f"({page})" not in index] == []
+    assert [page for page in missing if f"({page})" not in index] == [], "name them in docs/README.md"
 
 
 def test_citation_names_version_and_paper():
