@@ -77,6 +77,7 @@ def analyse(
                 return
 
 
+@torch.no_grad()
 def sample_stability(
     layer: RecurrentLayer, drive: Tensor, previous: Tensor, sample: int, tolerance: float = 1e-3
 ) -> Stability:
@@ -87,11 +88,13 @@ def sample_stability(
     new = layer.step(drive, previous)[sample]
     if not torch.isfinite(new).all():
         return Stability(*[float("nan")] * len(Stability._fields))
-    operator, transpose = sample_jacobian(layer.step, drive, previous, sample)
-    sums = transpose(torch.ones_like(new))
+    with _exact_convolutions():
+        operator, transpose = sample_jacobian(layer.step, drive, previous, sample)
+        sums = transpose(torch.ones_like(new))
+        radius, norm = spectral_radius(operator, tolerance), largest_singular_value(operator, tolerance)
     return Stability(
-        spectral_radius(operator, tolerance),
-        largest_singular_value(operator, tolerance),
+        radius,
+        norm,
         float(sums.max()),
         float(sums.mean()),
         float((sums > layer.coefficient).double().mean()),
@@ -215,6 +218,12 @@ def draw_stability(path: str, models: dict[str, list[Stability]], coefficients: 
         axes[2].ticklabel_format(axis="x", style="sci", scilimits=(-2, 2))
     axes[0].legend(fontsize="small")
     figure.savefig(path, dpi=100)
+
+
+def _exact_convolutions():
+    # TF32's three digits are too few for ARPACK to see that it has converged
+    settings = torch.backends.cudnn
+    return settings.flags(settings.enabled, settings.benchmark, deterministic=settings.deterministic, allow_tf32=False)
 
 
 def _rank(first: np.ndarray, second: np.ndarray) -> float:
