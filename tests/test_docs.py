@@ -179,6 +179,9 @@ def test_files_and_python_names_exist(page):
     for span in spans(page.read_text("utf-8")):
         if re.fullmatch(r"(rfpn|tools|tests|configs|datasets|examples|docs)/[\w./-]+\.(py|md|yaml)", span):
             wrong += [] if (ROOT / span).is_file() else [span]
+        elif test := re.fullmatch(r"(?:tests/)?([\w/]+\.py)::(\w+)", span):
+            file = ROOT / "tests" / test[1]
+            wrong += [] if file.is_file() and f"def {test[2]}(" in file.read_text("utf-8") else [span]
         elif re.fullmatch(r"rfpn(\.\w+)+", span):
             wrong += [] if resolves(span) else [span]
     assert not wrong
