@@ -52,6 +52,8 @@ def model_configs(args) -> dict[str, CfgNode]:
         name, equals, path = text.partition("=")
         if not equals:
             name, path = _name(os.path.dirname(os.path.abspath(text))), text
+        if not name or os.sep in name:
+            raise ValueError(f"--weights {text}: a name must not be empty or hold {os.sep!r}, it becomes part of file names")
         if name in configs:
             raise ValueError(f"--weights: two models are named {name!r}; give names as in NAME=FILE")
         config = args.config_file or os.path.join(os.path.dirname(path), "config.yaml")

@@ -154,6 +154,7 @@ def test_contour_heat_maps(models, tmp_path):
         ("contour", ["--dataset", "nowhere"], "'nowhere' is not registered"),
         ("contour", ["--weights", "a=nowhere.pth"], "two models are named 'a'"),
         ("contour", ["--weights", "c=nowhere.pth"], "no config.yaml beside it"),
+        ("contour", ["--weights", "c/d=nowhere.pth"], "a name must not be empty or hold '/'"),
     ],
 )
 def test_wrong_input_gives_one_line(models, tmp_path, capsys, job, arguments, words):
