@@ -76,6 +76,12 @@ def test_a_full_disk_ends_the_run_with_one_line(runs):
     assert "the last good checkpoint is model_0000119.pth" in line
 
 
+def test_what_a_leak_would_make_grow_is_logged(runs):
+    lines = [json.loads(line) for line in (runs[0] / "whole" / "metrics.json").read_text().splitlines()]
+    assert all(line["process/children"] == 0 and line["process/host_memory"] > 100 for line in lines)
+    assert len({line["process/open_files"] for line in lines}) == 1
+
+
 def test_nothing_unfinished_is_left(runs):
     for name in ("whole", "killed"):
         assert not list((runs[0] / name).glob("*.partial*"))
