@@ -29,7 +29,6 @@ _RULES = {
     "SOLVER.SKIP_NONFINITE": Range(0, math.inf, whole=True),
     "SOLVER.ACCUMULATE": Range(1, 10_000, whole=True),
     "SOLVER.AMP.DTYPE": tuple(DTYPES),
-    "TEST.LOG_IMAGES": Range(0, math.inf, whole=True),
     "TEST.PQ_WORKERS": Range(1, 1024, whole=True),
 }
 # what wrong input raises; anything else is a fault of the program and keeps its traceback
