@@ -59,6 +59,8 @@ def _add_recurrent(cfg: CN) -> None:
     node.GATE_STEPS = 0
     # Groups of the mask head cell's group norms; must divide the channels of the pooled features.
     node.NORM_GROUPS = 32
+    # Start of the weights of the hGRU's norms.
+    node.NORM_START = 0.1
     # "auto" lets cells run in their fast forms where these can; "off" keeps to the plain ones.
     node.FAST = "auto"
     # Lipschitz Coefficient Penalty on the last step's Jacobian.

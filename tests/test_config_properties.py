@@ -40,6 +40,7 @@ LIKELY = {
     "MODEL.RECURRENT.GATE_BIAS": st.sampled_from(["released", "chronos"]),
     "MODEL.RECURRENT.GATE_STEPS": st.integers(0, 30),
     "MODEL.RECURRENT.NORM_GROUPS": st.sampled_from([1, 2, 3, 8, 32]),
+    "MODEL.RECURRENT.NORM_START": SMALL,
     "MODEL.RECURRENT.FAST": st.sampled_from(["auto", "off"]),
     "MODEL.RECURRENT.LIPSCHITZ.WEIGHT": SMALL,
     "MODEL.RECURRENT.LIPSCHITZ.COEFFICIENT": SMALL,

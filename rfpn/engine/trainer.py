@@ -15,6 +15,7 @@ from rfpn.engine.image_hook import PredictionImages
 from rfpn.engine.optimizer import build_optimizer
 from rfpn.engine.step import TrainStep
 from rfpn.evaluation import build_evaluator
+from rfpn.modeling.norms import check_norms
 
 
 class Trainer(DefaultTrainer):
@@ -33,6 +34,7 @@ class Trainer(DefaultTrainer):
         """
         TrainerBase.__init__(self)
         cfg = self.auto_scale_workers(cfg, comm.get_world_size())
+        check_norms(cfg)
         check_datasets(cfg)
         model = self.build_model(cfg)
         optimizer = self.build_optimizer(cfg, model)

@@ -26,12 +26,19 @@ class HGRUCell(nn.Module):
     batch_statistics = True
 
     def __init__(
-        self, channels: int, kernel_size: int = 15, form: str = "released", gate_bias: str = "released", gate_steps: int = 8
+        self,
+        channels: int,
+        kernel_size: int = 15,
+        form: str = "released",
+        gate_bias: str = "released",
+        gate_steps: int = 8,
+        norm_start: float = 0.1,
     ):
         """
         Args:
             channels: C of drive and state. kernel_size: E, odd.
             form: "released" or "printed". gate_bias, gate_steps: see :func:`gate_bias_start`.
+            norm_start: start of the norms' weights.
         """
         super().__init__()
         if kernel_size < 1 or kernel_size % 2 == 0:
@@ -45,8 +52,8 @@ class HGRUCell(nn.Module):
         self.gate_excitation = nn.Conv2d(channels, channels, 1)
         self.inhibition = nn.Conv2d(channels, channels, kernel_size, padding=kernel_size // 2, bias=False)
         self.excitation = nn.Conv2d(channels, channels, kernel_size, padding=kernel_size // 2, bias=False)
-        self.norm_inhibition = _batch_statistics_norm(channels)
-        self.norm_excitation = _batch_statistics_norm(channels)
+        self.norm_inhibition = _batch_statistics_norm(channels, norm_start)
+        self.norm_excitation = _batch_statistics_norm(channels, norm_start)
         self.alpha = channel_scale(channels, 0.1)
         self.mu = channel_scale(channels, 1.0)
         self.kappa = channel_scale(channels, 0.5)
@@ -86,11 +93,13 @@ class GALAHGRUCell(nn.Module):
         gate_reduction: int = 4,
         gate_bias: str = "released",
         gate_steps: int = 20,
+        norm_start: float = 0.1,
     ):
         """
         Args:
             channels: C, divisible by ``groups``. kernel_size: E, odd. groups: of both group norms.
             gate_reduction: r of the GALA gate. gate_bias, gate_steps: see :func:`gate_bias_start`.
+            norm_start: start of the norms' weights.
         """
         super().__init__()
         if groups < 1 or channels % groups:
@@ -110,7 +119,7 @@ class GALAHGRUCell(nn.Module):
         for conv in (self.gate_excitation, self.inhibition, self.excitation):
             nn.init.kaiming_normal_(conv.weight)
         for norm in (self.norm_inhibition, self.norm_excitation):
-            nn.init.constant_(norm.weight, 0.1)
+            nn.init.constant_(norm.weight, norm_start)
         bias = gate_bias_start(channels, gate_steps, gate_bias)
         self.gate_inhibition.bias.data.copy_(bias)
         self.gate_excitation.bias.data.copy_(-bias)
@@ -125,7 +134,7 @@ class GALAHGRUCell(nn.Module):
         return (1 - g2) * h + g2 * candidate
 
 
-def _batch_statistics_norm(channels: int) -> nn.BatchNorm2d:
+def _batch_statistics_norm(channels: int, start: float) -> nn.BatchNorm2d:
     norm = nn.BatchNorm2d(channels, eps=1e-3, track_running_stats=False)
-    nn.init.constant_(norm.weight, 0.1)
+    nn.init.constant_(norm.weight, start)
     return norm

@@ -31,6 +31,7 @@ class HGRUMaskHead(BaseMaskRCNNHead):
         norm_groups: int = 32,
         gate_bias: str = "released",
         gate_steps: int = 20,
+        norm_start: float = 0.1,
         lipschitz_weight: float = 0.0,
         recurrent: dict,
         **kwargs,
@@ -41,16 +42,15 @@ class HGRUMaskHead(BaseMaskRCNNHead):
             num_classes: number of masks, 1 if class agnostic.
             deconv_channels: channels of the upsampled features.
             norm: readout norm, a name Detectron2 knows; "SyncBN" works with zero RoIs and on one process too.
-            norm_groups, kernel_size, gate_bias, gate_steps: of the cell.
+            norm_groups, kernel_size, gate_bias, gate_steps, norm_start: of the cell.
             lipschitz_weight: of the penalty in the loss.
             recurrent: keyword arguments of RecurrentLayer.
             kwargs: of BaseMaskRCNNHead (loss_weight, vis_period).
         """
         super().__init__(**kwargs)
         self.lipschitz_weight = lipschitz_weight
-        cell = GALAHGRUCell(
-            input_channels, kernel_size, groups=norm_groups, gate_bias=gate_bias, gate_steps=gate_steps
-        )
+        start = {"gate_bias": gate_bias, "gate_steps": gate_steps, "norm_start": norm_start}
+        cell = GALAHGRUCell(input_channels, kernel_size, groups=norm_groups, **start)
         self.recurrent = RecurrentLayer(cell, **recurrent)
         self.norm = _readout_norm(norm, input_channels)
         self.deconv = nn.ConvTranspose2d(input_channels, deconv_channels, 2, stride=2)
@@ -81,6 +81,7 @@ class HGRUMaskHead(BaseMaskRCNNHead):
             "norm_groups": node.NORM_GROUPS,
             "gate_bias": node.GATE_BIAS,
             "gate_steps": node.GATE_STEPS or node.STEPS,
+            "norm_start": node.NORM_START,
             "lipschitz_weight": node.LIPSCHITZ.WEIGHT,
             "recurrent": recurrent_options(cfg),
         }

@@ -187,5 +187,6 @@ def _build_layer(cfg) -> nn.Module:
     options = recurrent_options(cfg)
     if recurrent.CELL == "conv_lstm":
         return RecurrentLayer(ConvLSTMCell(node.CHANNELS, kernel_size), **options)
-    cell = HGRUCell(node.CHANNELS, kernel_size, recurrent.FORM, recurrent.GATE_BIAS, recurrent.GATE_STEPS or 8)
+    start = (recurrent.GATE_BIAS, recurrent.GATE_STEPS or 8, recurrent.NORM_START)
+    cell = HGRUCell(node.CHANNELS, kernel_size, recurrent.FORM, *start)
     return RecurrentLayer(cell, **options)

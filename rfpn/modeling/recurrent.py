@@ -17,6 +17,7 @@ _RULES = {
     "FORM": FORMS,
     "GATE_BIAS": GATE_BIAS_STARTS,
     "GATE_STEPS": Range(0, MOST_STEPS, whole=True),
+    "NORM_START": Range(0, 100),
 }
 
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 
 import cv2
@@ -78,8 +79,7 @@ def write_scenes(
         os.makedirs(folder)
     job = partial(_write_scene, paths=paths, split=split, seed=seed, options=options, image_format=image_format)
     if workers > 1:
-        # One thread each: the processes fill the CPUs.
-        with ProcessPoolExecutor(min(workers, count), initializer=cv2.setNumThreads, initargs=(1,)) as pool:
+        with _one_thread(), ProcessPoolExecutor(min(workers, count)) as pool:
             results = list(progress(pool.map(job, range(count), chunksize=16)))
     else:
         results = list(progress(map(job, range(count))))
@@ -89,6 +89,20 @@ def write_scenes(
         os.rename(source, target)
     shutil.rmtree(partial_root)
     return True
+
+
+@contextmanager
+def _one_thread():
+    """OpenCV in one thread, also in processes forked meanwhile: they fill the CPUs.
+
+    Asking for it in a forked process would wait for threads that were not forked with it.
+    """
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(threads)
 
 
 def _completion_order(paths) -> tuple:

@@ -15,7 +15,8 @@ from rfpn.layers.fast.hgru_adjoint_stages import InhibitGradients, NormCoefficie
 from rfpn.layers.fast.hgru_stages import Moments, Weights
 from rfpn.layers.fast.spectral_triton import words
 
-BLOCK = 16  # pixels of a program with many live values
+# pixels of a program and its warps: whole lines of memory; with tangents, as many as registers hold
+WIDE, NARROW = {"block": 32, "warps": 8}, {"block": 16, "warps": 4}
 OUTER_BLOCK, OUTER_CHUNK = 64, 1024  # pixels of one product, and of a program that adds products
 
 
@@ -56,9 +57,10 @@ def update_gradient(
     direction: Tensor | None, cotangent: Tensor, vector: Tensor | None, w: Weights,
 ) -> UpdateGradients:
     tangent = direction is not None
+    form = NARROW if tangent else WIDE
     dc, ds, dgate, dh = (torch.empty_like(h) for _ in range(4))
     dtc, dts, dtgate = (torch.empty_like(h) for _ in range(3)) if tangent else (None, None, None)
-    count, slots = 9 if tangent else 6, slots_of(h, BLOCK)
+    count, slots = 9 if tangent else 6, slots_of(h, form["block"])
     partial = h.new_empty((count, h.shape[1], slots))
     # what does not exist is never read: anything of the right type may stand in its place
     t2, tz2, ts, others = (t2, tz2, ts, (direction, cotangent, vector)) if tangent else (m2, z2, s, (h, cotangent, h))
@@ -66,7 +68,7 @@ def update_gradient(
         kernels.update_gradient_kernel, h, s, words(z2), words(tz2), *m2, *t2, words(s), words(ts), h, *others,
         w.gate2, w.bias2, w.kappa, w.gamma, w.omega, w.scale2, w.shift2, dc, dtc if tangent else dc, ds,
         dts if tangent else ds, dgate, dtgate if tangent else dgate, dh, partial, len(h), slots,
-        block=BLOCK, warps=4, OUTER=w.outer, TANGENT=tangent,
+        **form, OUTER=w.outer, TANGENT=tangent,
     )
     sums = join_sums(partial)
     return UpdateGradients(dc, dtc, ds, dts, dgate, dtgate, dh, sums[:-4], sums[-4:])
@@ -77,15 +79,16 @@ def inhibit_gradient(
     y2: Tensor, ty2: Tensor | None, update: UpdateGradients, w: Weights,
 ) -> InhibitGradients:
     tangent = direction is not None
+    form = NARROW if tangent else WIDE
     dc, dx, dh = (torch.empty_like(h) for _ in range(3))
     dtc = torch.empty_like(h) if tangent else None
-    count, slots = 7 if tangent else 4, slots_of(h, BLOCK)
+    count, slots = 7 if tangent else 4, slots_of(h, form["block"])
     partial = h.new_empty((count, h.shape[1], slots))
     launch(
         kernels.inhibit_gradient_kernel, h, z1, words(z1), words(tz1 if tangent else z1), *m1, *(t1 if tangent else m1), x, h,
         direction if tangent else h, words(y2), words(ty2 if tangent else y2), update.s,
         update.ts if tangent else update.s, update.h, w.scale1, w.shift1, w.alpha, w.mu, dc, dtc if tangent else dc, dx, dh,
-        partial, len(h), slots, block=BLOCK, warps=4, TANGENT=tangent,
+        partial, len(h), slots, **form, TANGENT=tangent,
     )
     sums = join_sums(partial)
     return InhibitGradients(dc, dtc, dx, dh, sums[:-2], sums[-2:])
@@ -95,13 +98,14 @@ def gate_gradient(
     h: Tensor, direction: Tensor | None, y1: Tensor, ty1: Tensor | None, dh: Tensor, w: Weights
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     tangent = direction is not None
+    form = NARROW if tangent else WIDE
     da, out = torch.empty_like(h), torch.empty_like(h)
     dta = torch.empty_like(h) if tangent else None
-    slots = slots_of(h, BLOCK)
+    slots = slots_of(h, form["block"])
     partial = h.new_empty((1, h.shape[1], slots))
     launch(
         kernels.gate_gradient_kernel, h, y1, h, direction if tangent else h, words(y1), words(ty1 if tangent else y1), dh,
-        w.gate1, w.bias1, da, dta if tangent else da, out, partial, len(h), slots, block=BLOCK, warps=4, TANGENT=tangent,
+        w.gate1, w.bias1, da, dta if tangent else da, out, partial, len(h), slots, **form, TANGENT=tangent,
     )
     return da, dta, out, join_sums(partial)[0]
 
