@@ -1,5 +1,6 @@
 # make setup           build .venv once; quick when nothing changed
 # make demo            set up, train R-FPN on generated scenes, score PQ, draw pictures
+# make demo-pathfinder make easy Pathfinder images, train an hGRU with C-RBP, score IoU, draw the steps
 # make test            set up, run the tests
 # make clean           remove the environment, builds and caches; results in output/ stay
 
@@ -13,7 +14,7 @@ STAMP := $(VENV)/.complete
 # Lies in an environment whose set-up has begun but not ended: such a one is rebuilt.
 UNFINISHED := $(VENV)/.unfinished
 
-.PHONY: setup demo test clean
+.PHONY: setup demo demo-pathfinder test clean
 
 setup: $(STAMP)
 
@@ -36,6 +37,9 @@ $(STAMP): requirements.txt setup.py tools/install_detectron2.py tools/detectron2
 
 demo: setup
 	$(BIN)/python tools/run_demo.py
+
+demo-pathfinder: setup
+	$(BIN)/python tools/run_pathfinder_demo.py
 
 test: setup
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Scores after each epoch of Pathfinder runs, from their logs: a table on the console and a figure of curves.
+
+    python tools/plot_pathfinder_runs.py --log "BPTT 6"=docs/results/pathfinder/pf14_bptt6.json \\
+        --log "C-RBP 20"=docs/results/pathfinder/pf14_crbp20.json --output docs/results/pathfinder/pf14.png
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+PANELS = {"pathfinder/IoU": "IoU on the test set", "total_loss": "training loss", "recurrent/residual": "residual"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--log", action="append", required=True, metavar="NAME=FILE", help="a run's metrics.json, repeatable")
+    parser.add_argument("--epoch", type=int, default=1484, help="iterations of an epoch (default: 190,000 images by 128)")
+    parser.add_argument("--output", type=Path, help="PNG file of the curves")
+    arguments = parser.parse_args()
+    logs = {}
+    for word in arguments.log:
+        name, separator, path = word.partition("=")
+        if not separator or not Path(path).is_file():
+            parser.error(f"--log {word}: needs NAME=FILE with a metrics.json")
+        logs[name] = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    print(table(logs, arguments.epoch))
+    if arguments.output:
+        draw(logs, arguments.epoch).savefig(arguments.output, dpi=110)
+
+
+def series(log: list[dict], key: str) -> tuple[list[int], list[float]]:
+    """Iterations and values of a scalar; of an iteration logged twice, the last."""
+    values = {row["iteration"]: row[key] for row in log if key in row}
+    return list(values), list(values.values())
+
+
+def table(logs: dict[str, list[dict]], epoch: int) -> str:
+    """Markdown: a row for each run, its IoU at every evaluation."""
+    rows = ["| run | IoU (epoch) |", "| --- | --- |"]
+    for name, log in logs.items():
+        scores = (f"{value:.3f} ({(iteration + 1) / epoch:.1f})" for iteration, value in zip(*series(log, "pathfinder/IoU")))
+        rows.append(f"| {name} | {', '.join(scores)} |")
+    return "\n".join(rows)
+
+
+def draw(logs: dict[str, list[dict]], epoch: int) -> Figure:
+    """IoU, training loss and residual against epochs."""
+    figure = Figure(figsize=(12, 3.4), layout="constrained")
+    for axis, (key, label) in zip(figure.subplots(1, len(PANELS)), PANELS.items()):
+        for name, log in logs.items():
+            iterations, values = series(log, key)
+            axis.plot([i / epoch for i in iterations], values, label=name, marker="o" if key == "pathfinder/IoU" else None)
+        axis.set(xlabel="epoch", ylabel=label, yscale="linear" if key == "pathfinder/IoU" else "log")
+        axis.grid(alpha=0.3)
+    axis.legend()
+    return figure
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Pathfinder in small, on two CPU cores: generated contours, an hGRU trained with C-RBP, IoU, pictures of tracing.
+
+    make demo-pathfinder
+
+Writes output/demo_pathfinder/metrics.json (IoU of the target on held-out images, IoU of marking every stroke, seconds of
+training), contour_growth.png (the answer after each step), joining_steps.png (the step at which each pixel joined),
+timesteps.csv and timesteps.png (IoU and residual by step), and into run/ what every run writes.
+"""
+
+import json
+import os
+
+from detectron2.engine import default_argument_parser
+from run_demo import TrainingClock
+
+from rfpn.analysis.contour_growth import contour_growth, draw_contour_growth, draw_joining_steps, joining_steps
+from rfpn.analysis.time_course import Course, evaluate_time_course, plot_time_course, write_csv
+from rfpn.data.build import build_test_loader
+from rfpn.data.pathfinder.dataset import split_folder, write_split
+from rfpn.data.pathfinder.registration import register_pathfinder
+from rfpn.data.pathfinder.settings import PathfinderSettings
+from rfpn.engine.setup import one_line_errors, setup
+from rfpn.engine.trainer import Trainer
+from rfpn.evaluation.pathfinder import PathfinderEvaluator
+
+CONFIG = os.path.join(os.path.dirname(__file__), "..", "configs", "quick_schedules", "pathfinder_demo.yaml")
+IMAGES = {"train": 6000, "test": 400}
+# drawn at twice the size that the model sees
+EASY = PathfinderSettings(
+    length=3,
+    window=128,
+    padding=14,
+    thickness=2.4,
+    gap=2.4,
+    continuity=3.0,
+    marker_radius=3.2,
+    start_distance=45.0,
+    distractors=3,
+    distractor_length=1,
+)
+PICTURES = 8
+BRIGHT = 60  # grey value above which a pixel belongs to a stroke
+
+
+def main(args) -> None:
+    """Generate, train, score, draw."""
+    with one_line_errors():
+        make_images()
+        cfg = setup(args)
+        trainer = Trainer(cfg)
+        trainer.resume_or_load(resume=args.resume)
+    clock = TrainingClock()
+    trainer.register_hooks([clock])
+    trainer.train()
+    folder = os.path.dirname(cfg.OUTPUT_DIR)
+    loader = build_test_loader(cfg, cfg.DATASETS.TEST[0])
+    # Detectron2 evaluates at the end of training and keeps the results here
+    scores = trainer._last_eval_results["pathfinder"]
+    metrics = {key: round(float(scores[key]), 4) for key in ("IoU", "IoU_published", "precision", "recall")}
+    metrics["IoU_every_stroke"] = round(iou_of_every_stroke(loader), 4)
+    metrics["seconds"] = round(clock.seconds, 1)
+    draw(cfg, trainer.model.eval(), loader, folder)
+    with open(os.path.join(folder, "metrics.json"), "w") as file:
+        json.dump(metrics, file, indent=1)
+    print(json.dumps(metrics))
+
+
+def make_images() -> None:
+    """The easy set under DETECTRON2_DATASETS, made once and registered as ``pathfinder_easy_{train,test}``."""
+    root = os.path.join(os.getenv("DETECTRON2_DATASETS", "datasets"), "pathfinder_easy")
+    for split, count in IMAGES.items():
+        write_split(root, EASY, split, count, workers=os.cpu_count() or 1)
+        register_pathfinder(f"pathfinder_easy_{split}", str(split_folder(root, EASY.length, split)))
+
+
+def draw(cfg, model, loader, folder: str) -> None:
+    """The answer after each step for some held-out images, and the scores by step for all."""
+    trained, name = cfg.MODEL.RECURRENT.STEPS, cfg.DATASETS.TEST[0]
+    steps = 2 * trained
+    scores = evaluate_time_course(model, loader, list(range(1, steps + 1)), lambda: PathfinderEvaluator(name))
+    courses = [Course("hGRU, C-RBP", name, trained, scores)]
+    write_csv(os.path.join(folder, "timesteps.csv"), courses)
+    plot_time_course(os.path.join(folder, "timesteps.png"), courses, "IoU")
+    inputs = [record for batch in list(loader)[: PICTURES // cfg.SOLVER.IMS_PER_BATCH] for record in batch]
+    growth = contour_growth(model, inputs, steps)
+    draw_contour_growth(os.path.join(folder, "contour_growth.png"), inputs, growth, list(range(1, trained + 1)) + [steps])
+    joined = {"joining step": joining_steps(growth[:trained])}
+    draw_joining_steps(os.path.join(folder, "joining_steps.png"), inputs, joined, trained)
+
+
+def iou_of_every_stroke(loader) -> float:
+    """IoU of the target where every bright pixel is called target: what grouping nothing reaches."""
+    common = either = 0
+    for record in (record for batch in loader for record in batch):
+        bright, target = record["image"][0] > BRIGHT, record["sem_seg"] == 1
+        common, either = common + int((bright & target).sum()), either + int((bright | target).sum())
+    return common / either
+
+
+if __name__ == "__main__":
+    parser = default_argument_parser()
+    parser.set_defaults(config_file=os.path.normpath(CONFIG))
+    main(parser.parse_args())
