@@ -104,7 +104,7 @@ def _add_training(cfg: CN) -> None:
     cfg.SOLVER.SKIP_NONFINITE = 0
     # Batches whose gradients are averaged before one optimizer step.
     cfg.SOLVER.ACCUMULATE = 1
-    # Precision of autocast under SOLVER.AMP.ENABLED: "bfloat16" or "float16" (with loss scaling, CUDA only).
+    # Precision of autocast under SOLVER.AMP.ENABLED: "bfloat16" or "float16" (with loss scaling).
     cfg.SOLVER.AMP.DTYPE = "bfloat16"
     # Let evaluation start although the weights file lacks parameters of the model.
     cfg.MODEL.ALLOW_MISSING_WEIGHTS = False

@@ -91,6 +91,14 @@ def model_rows(arguments: argparse.Namespace):
         del model, step, batches
 
 
+def _named_errors(rows):
+    """Missing data and wrong keys end the program in one line."""
+    from rfpn.engine.setup import one_line_errors
+
+    with one_line_errors():
+        yield from rows
+
+
 def _storage():
     from detectron2.utils.events import EventStorage
 
@@ -103,7 +111,7 @@ def main() -> None:
     print(f"{card}, PyTorch {torch.__version__}")
     print(f"{'job':28} {'form':22} {'ms':>9} {'GiB':>7} {'ratio':>7} {'error':>8} {'worst':>8}")
     rows = []
-    for row in model_rows(arguments) if arguments.job == "models" else layer_rows(arguments):
+    for row in _named_errors(model_rows(arguments)) if arguments.job == "models" else layer_rows(arguments):
         rows.append(row)
         print(
             f"{row.job:28} {row.form:22} {row.milliseconds:9.2f} {row.gibibytes:7.2f} {row.ratio:7.3f} "

@@ -40,18 +40,28 @@ class Overlay:
         self.recurrent = any(isinstance(module, RecurrentLayer) for module in model.modules())
 
     def predict(self, images: list[np.ndarray]) -> list[dict]:
-        """The model's outputs."""
+        """The model's outputs.
+
+        Raises:
+            ValueError: an image is not (H, W, 3) uint8.
+        """
         with inference_context(self.model), torch.no_grad():
-            return self.model([self.prepare(image) for image in images])
+            return self.model(self._inputs(images))
 
     def predict_steps(self, images: list[np.ndarray], steps: list[int]) -> dict[int, list[dict]]:
         """The model's outputs after each of ``steps``, in ascending order, from one unrolling.
 
         Raises:
-            ValueError: the model has no recurrent layer whose steps could be read out.
+            ValueError: an image is not (H, W, 3) uint8, or the model has no recurrent layer whose steps could be read out.
         """
         with inference_context(self.model), torch.no_grad():
-            return dict(step_outputs(self.model, [self.prepare(image) for image in images], steps))
+            return dict(step_outputs(self.model, self._inputs(images), steps))
+
+    def _inputs(self, images: list[np.ndarray]) -> list[dict]:
+        for image in images:
+            if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
+                raise ValueError(f"an image must be (H, W, 3) uint8, RGB; got {image.shape} {image.dtype}")
+        return [self.prepare(image) for image in images]
 
     def prepare(self, image: np.ndarray) -> dict:
         """The model's input for one image."""

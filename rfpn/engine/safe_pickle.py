@@ -113,7 +113,7 @@ def load_arrays(path: str):
     try:
         return _resolve(_ArrayUnpickler(content, encoding="latin1").load(), _PLAIN, {})
     except pickle.UnpicklingError as error:
-        raise ValueError(f"{os.path.abspath(path)} is refused: it holds more than arrays ({error})") from None
+        raise ValueError(_refusal(path, error)) from None
     except Exception as error:  # a damaged or malicious file can make an unpickler raise anything
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(f"{os.path.abspath(path)} is damaged or no pickle ({reason})") from None
@@ -134,12 +134,19 @@ def load_tensors(path: str):
     except pickle.UnpicklingError as error:
         # torch wraps what it found into advice to switch its checks off
         reason = str(error.__context__ or error).partition(" was not an allowed global")[0]
-        raise ValueError(f"{os.path.abspath(path)} is refused: it holds more than arrays ({reason})") from None
+        raise ValueError(_refusal(path, reason)) from None
     except OSError:
         raise
     except Exception as error:  # a damaged or malicious file can make torch raise anything
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise ValueError(f"{os.path.abspath(path)} is damaged or no checkpoint ({reason})") from None
+
+
+def _refusal(path: str, reason) -> str:
+    return (
+        f"{os.path.abspath(path)} is refused: it holds more than arrays ({reason}); if you trust it, load it yourself and "
+        "save its tensors: torch.save({'model': tensors}, FILE)"
+    )
 
 
 def _resolve(value, admitted: tuple[type, ...], done: dict[int, tuple], depth: int = 0):

@@ -103,3 +103,12 @@ def test_models_are_named_by_what_they_are(config, title):
 def test_small_images_are_enlarged_and_large_ones_left():
     assert enlargement(np.zeros((160, 200, 3))) == 2.0
     assert enlargement(np.zeros((800, 1000, 3))) == 1.0
+
+
+@pytest.mark.parametrize("image", [np.zeros((8, 8), np.uint8), np.zeros((8, 8, 4), np.uint8), np.zeros((8, 8, 3))])
+def test_G2_arrays_of_another_form_are_refused(image):
+    ours = overlay(CONTOURS)
+    with pytest.raises(ValueError, match=r"image must be \(H, W, 3\) uint8"):
+        ours.predict([image])
+    with pytest.raises(ValueError, match=r"image must be \(H, W, 3\) uint8"):
+        ours.predict_steps([image], [1])

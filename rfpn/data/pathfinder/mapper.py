@@ -13,7 +13,7 @@ class PathfinderMapper:
 
     Files of another size than S are resized bicubically; target pixels are those above a threshold thereafter.
     Training mirrors each sample left-right and upside-down with probability 0.5 each, from numpy's random state, which
-    Detectron2 seeds in every worker.
+    the loader seeds for every sample.
     """
 
     @configurable
