@@ -14,6 +14,7 @@ setup(
     description="Recurrent vision models trained at constant memory: R-FPN and Pathfinder",
     license="Apache-2.0",
     packages=find_packages(include=["rfpn", "rfpn.*"]),
+    package_data={"rfpn.model_zoo": ["*/*.yaml", "*/*.pth"]},
     python_requires=">=3.10",
     # Left out on purpose: Detectron2 (the package index has no distribution of that name) and
     # panopticapi (likewise): tools/install_detectron2.py installs both where they are missing.

@@ -1,0 +1,42 @@
+"""Models of the zoo build, load, and score what their configurations say."""
+
+import pytest
+import torch
+
+from rfpn import model_zoo
+from rfpn.data.pathfinder.dataset import split_folder, write_split
+from rfpn.data.pathfinder.mapper import PathfinderMapper
+from rfpn.data.pathfinder.registration import load_pathfinder
+from rfpn.data.pathfinder.settings import PathfinderSettings
+from rfpn.evaluation.pathfinder import PathfinderEvaluator
+
+IMAGES = 16  # one batch
+
+
+def test_names():
+    assert {"Pathfinder/hgru15_bptt6_pf14", "Pathfinder/hgru15_crbp20_pf14"} <= set(model_zoo.names())
+    with pytest.raises(ValueError, match="no model 'Pathfinder/none' in the zoo, which has Pathfinder/hgru15"):
+        model_zoo.get("Pathfinder/none")
+
+
+@pytest.mark.parametrize("name", model_zoo.names())
+def test_every_model_loads_and_says_what_it_scored(name):
+    model, cfg = model_zoo.get(name), model_zoo.get_config(name)
+    assert not model.training and all(torch.isfinite(p).all() for p in model.parameters())
+    assert cfg.OUTPUT_DIR.startswith("./output/") and cfg.TEST.EXPECTED_RESULTS
+
+
+def test_a_model_scores_as_expected_on_fresh_images(tmp_path):
+    name = "Pathfinder/hgru15_bptt6_pf14"
+    model, cfg = model_zoo.get(name), model_zoo.get_config(name)
+    settings = PathfinderSettings(14)
+    write_split(tmp_path, settings, "test", IMAGES, seed=5, progress=False)
+    mapper = PathfinderMapper(cfg, False)
+    inputs = [mapper(record) for record in load_pathfinder(str(split_folder(tmp_path, 14, "test")))]
+    with torch.no_grad():
+        outputs = model(inputs)
+    evaluator = PathfinderEvaluator("fresh")
+    evaluator.add(torch.stack([output["sem_seg"] for output in outputs]), torch.stack([x["sem_seg"] for x in inputs]))
+    _, _, expected, _ = cfg.TEST.EXPECTED_RESULTS[0]
+    # 16 images instead of 10,000
+    assert abs(evaluator.evaluate()["pathfinder"]["IoU"] - expected) < 0.08
