@@ -17,8 +17,8 @@ from run_demo import TrainingClock
 from rfpn.analysis.contour_growth import contour_growth, draw_contour_growth, draw_joining_steps, joining_steps
 from rfpn.analysis.time_course import Course, evaluate_time_course, plot_time_course, write_csv
 from rfpn.data.build import build_test_loader
-from rfpn.data.pathfinder.dataset import split_folder, write_split
-from rfpn.data.pathfinder.registration import register_pathfinder
+from rfpn.data.pathfinder.dataset import write_split
+from rfpn.data.pathfinder.registration import EASY_FOLDER, EASY_LENGTH
 from rfpn.data.pathfinder.settings import PathfinderSettings
 from rfpn.engine.setup import one_line_errors, setup
 from rfpn.engine.trainer import Trainer
@@ -28,7 +28,7 @@ CONFIG = os.path.join(os.path.dirname(__file__), "..", "configs", "quick_schedul
 IMAGES = {"train": 6000, "test": 400}
 # drawn at twice the size that the model sees
 EASY = PathfinderSettings(
-    length=3,
+    length=EASY_LENGTH,
     window=128,
     padding=14,
     thickness=2.4,
@@ -67,11 +67,10 @@ def main(args) -> None:
 
 
 def make_images() -> None:
-    """The easy set under DETECTRON2_DATASETS, made once and registered as ``pathfinder_easy_{train,test}``."""
-    root = os.path.join(os.getenv("DETECTRON2_DATASETS", "datasets"), "pathfinder_easy")
+    """The easy set under DETECTRON2_DATASETS, made once."""
+    root = os.path.join(os.getenv("DETECTRON2_DATASETS", "datasets"), EASY_FOLDER)
     for split, count in IMAGES.items():
         write_split(root, EASY, split, count, workers=os.cpu_count() or 1)
-        register_pathfinder(f"pathfinder_easy_{split}", str(split_folder(root, EASY.length, split)))
 
 
 def draw(cfg, model, loader, folder: str) -> None:

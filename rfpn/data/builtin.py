@@ -1,7 +1,7 @@
 """Registers the project's own sets under ``$DETECTRON2_DATASETS`` (default ``./datasets``) on import.
 
 Names: ``scenes_panoptic_{train,val}`` in ``scenes/``, ``dsb2018_panoptic_{train,val}`` in ``dsb2018_panoptic/``,
-``pathfinder_<L>_{train,test}`` in ``pathfinder/``.
+``pathfinder_<L>_{train,test}`` in ``pathfinder/``, ``pathfinder_easy_{train,test}`` in ``pathfinder_easy/``.
 Detectron2 itself registers ``coco_2017_{train,val}_panoptic_separated``. A name that is taken already is left alone.
 """
 

@@ -2,7 +2,8 @@
 
 A folder holds ``imgs/<batch>/sample_<i>.png`` beside ``seg/<batch>/sample_<i>.png``. The built-in names
 ``pathfinder_<L>_{train,test}`` stand for what ``datasets/prepare_pathfinder.py`` makes by default:
-``$DETECTRON2_DATASETS/pathfinder/<split>/curv_contour_length_<L>``.
+``$DETECTRON2_DATASETS/pathfinder/<split>/curv_contour_length_<L>``; ``pathfinder_easy_{train,test}`` for the short contours of
+``make demo-pathfinder``.
 """
 
 import os
@@ -14,13 +15,14 @@ from rfpn.data.pathfinder.dataset import UNFINISHED, split_folder
 from rfpn.data.pathfinder.settings import SPLITS
 
 LENGTHS = (6, 9, 14, 20, 25)
+EASY_FOLDER, EASY_LENGTH = "pathfinder_easy", 3
 SIZES = {"train": 190000, "test": 10000}  # images, as published
 
 _registered = {}  # name -> the arguments it was registered with
 
 
 def register_builtin_pathfinder(root: str) -> None:
-    """Register every length and split under ``root``, whether its files are there yet or not.
+    """Register every length and split, and the easy set, under ``root``, whether the files are there yet or not.
 
     A name that is taken already is left alone.
     """
@@ -29,6 +31,10 @@ def register_builtin_pathfinder(root: str) -> None:
             name = f"pathfinder_{length}_{split}"
             if name not in DatasetCatalog:
                 register_pathfinder(name, builtin_folder(root, length, split), command=_command(root, length, split))
+    for split in SPLITS:
+        if (name := f"pathfinder_easy_{split}") not in DatasetCatalog:
+            folder = split_folder(os.path.join(root, EASY_FOLDER), EASY_LENGTH, split)
+            register_pathfinder(name, str(folder), command="make demo-pathfinder")
 
 
 def builtin_folder(root: str, length: int, split: str) -> str:
