@@ -1,26 +1,28 @@
 """tools/run_pathfinder_demo.py, with few images and iterations."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
-import run_pathfinder_demo
-from detectron2.data import DatasetCatalog, MetadataCatalog
-from detectron2.engine import default_argument_parser
+TOOLS = Path(__file__).parents[2] / "tools"
+PROGRAM = """
+import sys, run_pathfinder_demo as demo
+demo.IMAGES = {"train": 8, "test": 8}
+options = ["OUTPUT_DIR", sys.argv[1], "SOLVER.MAX_ITER", "2", "MODEL.PATHFINDER.CHANNELS", "2"]
+demo.main(demo.default_argument_parser().parse_args(["--config-file", demo.CONFIG, *options]))
+"""
 
-from rfpn.data.pathfinder import registration
 
-
-def test_writes_scores_and_pictures(tmp_path, monkeypatch):
-    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "datasets"))
-    # names were registered under another root when the package was imported
-    for split in registration.SPLITS:
-        for registered in (DatasetCatalog, MetadataCatalog, registration._registered):
-            monkeypatch.delitem(registered, f"pathfinder_easy_{split}", raising=False)
-    registration.register_builtin_pathfinder(str(tmp_path / "datasets"))
-    monkeypatch.setattr(run_pathfinder_demo, "IMAGES", {"train": 8, "test": 8})
+def test_writes_scores_and_pictures(tmp_path):
     output = tmp_path / "demo" / "run"
-    options = ["OUTPUT_DIR", str(output), "SOLVER.MAX_ITER", "2", "MODEL.PATHFINDER.CHANNELS", "2"]
-    arguments = ["--config-file", run_pathfinder_demo.CONFIG, *options]
-    run_pathfinder_demo.main(default_argument_parser().parse_args(arguments))
+    # a process of its own: the sets' folder is read from the environment when the package is imported
+    paths = os.pathsep.join([str(TOOLS), str(TOOLS.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "DETECTRON2_DATASETS": str(tmp_path / "datasets"), "PYTHONPATH": paths}
+    command = [sys.executable, "-c", PROGRAM, str(output)]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
     metrics = json.loads((output.parent / "metrics.json").read_text())
     assert 0 <= metrics["IoU"] <= 1 and 0.2 < metrics["IoU_every_stroke"] < 0.6 and metrics["seconds"] > 0
     for name in ("contour_growth.png", "joining_steps.png", "timesteps.png", "timesteps.csv", "run/model_final.pth"):
