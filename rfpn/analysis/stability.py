@@ -9,6 +9,7 @@ meet, so that is all there is. Where batch norm couples images, the neighbours s
 fixed: the block of the batch's Jacobian that belongs to the image. Ways through other images are not in it.
 """
 
+from functools import partial
 from typing import Callable, Iterable, Iterator, NamedTuple
 
 import numpy as np
@@ -136,28 +137,26 @@ def spectral_radius(operator: LinearOperator, tolerance: float = 1e-3) -> float:
     """Largest |eigenvalue| of a real operator (n, n); NaN where ARPACK does not converge."""
     if operator.shape[0] <= _DENSE:
         return float(np.abs(np.linalg.eigvals(_dense(operator))).max())
-    start = _start(operator)
-    if not np.any(operator.matvec(start)):
-        return 0.0
-    try:
-        values = eigs(operator, 1, v0=start, tol=tolerance, maxiter=_RESTARTS, return_eigenvectors=False)
-    except ArpackNoConvergence:
-        return float("nan")
-    return float(np.abs(values).max())
+    return _largest(operator, tolerance, partial(eigs, return_eigenvectors=False))
 
 
 def largest_singular_value(operator: LinearOperator, tolerance: float = 1e-3) -> float:
     """Largest singular value of a real operator (n, n); NaN where ARPACK does not converge."""
     if operator.shape[0] <= _DENSE:
         return float(np.linalg.norm(_dense(operator), 2))
+    return _largest(operator, tolerance, partial(svds, return_singular_vectors=False))
+
+
+def _largest(operator: LinearOperator, tolerance: float, solve: Callable) -> float:
+    """Magnitude of the one value that ``solve`` (eigs, svds) finds; 0 where the operator maps its start to 0."""
     start = _start(operator)
     if not np.any(operator.matvec(start)):
         return 0.0
     try:
-        values = svds(operator, 1, v0=start, tol=tolerance, maxiter=_RESTARTS, return_singular_vectors=False)
+        values = solve(operator, 1, v0=start, tol=tolerance, maxiter=_RESTARTS)
     except ArpackNoConvergence:
         return float("nan")
-    return float(values.max())
+    return float(np.abs(values).max())
 
 
 def summarise(rows: list[Stability]) -> dict[str, float]:
