@@ -19,6 +19,7 @@ WARPS = 8
 
 @triton.jit
 def softplus(v):
+    """ζ(v) = log(1 + eᵛ), element by element, accurate for v far below 0 too."""
     e = tl.exp(-tl.abs(v))
     u = 1 + e
     # log(1 + e) without losing e < 2^-24 (Kahan)
@@ -27,6 +28,7 @@ def softplus(v):
 
 @triton.jit
 def mix(matrix, x):
+    """1×1 convolution in float32: matrix (CHANNELS, CHANNELS) times a tile (CHANNELS, BLOCK)."""
     # too small for tensor cores to win: splitting operands for three TF32 products takes more than they save
     return tl.dot(matrix, x, input_precision="ieee")
 
@@ -55,28 +57,33 @@ def load_pair(pointer, flat, mask, other_mask, G: tl.constexpr):
 
 @triton.jit
 def store_pair(pointer, flat, mask, other_mask, first, second, G: tl.constexpr):
+    """Write the tiles of two samples to a tensor (N, C, H, W), where they exist."""
     tl.store(pointer + flat, first, mask=mask)
     tl.store(pointer + flat + G[4] * G[0], second, mask=other_mask)
 
 
 @triton.jit
 def load_words(canvas, place, mask):
+    """Both samples of a canvas, given as words: two tiles (CHANNELS, BLOCK)."""
     return parts(tl.load(canvas + place, mask=mask, other=0))
 
 
 @triton.jit
 def store_words(canvas, place, mask, other_mask, first, second):
+    """Write the tiles of two samples into a canvas of words; a second sample that doesn't exist becomes zero."""
     tl.store(canvas + place, word(first, tl.where(other_mask, second, 0.0)), mask=mask)
 
 
 @triton.jit
 def channel(pointer, CHANNELS: tl.constexpr, C: tl.constexpr):
+    """A vector (C,) as a column (CHANNELS, 1), zero from C on."""
     c = tl.arange(0, CHANNELS)
     return tl.load(pointer + c, mask=c < C, other=0.0)[:, None]
 
 
 @triton.jit
 def matrix(pointer, CHANNELS: tl.constexpr, C: tl.constexpr, TRANSPOSED: tl.constexpr):
+    """A matrix (C, C) or its transpose as (CHANNELS, CHANNELS), zero from C on."""
     row, column = tl.arange(0, CHANNELS)[:, None], tl.arange(0, CHANNELS)[None, :]
     offset = column * C + row if TRANSPOSED else row * C + column
     return tl.load(pointer + offset, mask=(row < C) & (column < C), other=0.0)
@@ -91,6 +98,7 @@ def store_sums(partial, row, slot, slots, tile, CHANNELS: tl.constexpr, C: tl.co
 
 @triton.jit
 def _join_sums_kernel(partial, out, slots, CHUNK: tl.constexpr):
+    """Sum of one row of partial (·, C, slots) over its slots."""
     row = tl.program_id(0)
     lane = tl.arange(0, CHUNK)
     summed = tl.zeros((CHUNK,), tl.float32)
@@ -119,6 +127,7 @@ def slots_of(like: Tensor, block: int) -> int:
 
 
 def join_sums(partial: Tensor) -> Tensor:
+    """Sums over the programs of a launch: partial (rows, C, slots) -> (rows, C)."""
     rows, slots = partial.shape[0] * partial.shape[1], partial.shape[2]
     out = partial.new_empty(partial.shape[:2])
     with torch.cuda.device_of(partial):

@@ -24,6 +24,7 @@ def taps_kernel(
     spatial, bias, kernel, taps, activity, rows,
     RECORD: tl.constexpr, TANGENT: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr,
 ):
+    """ζ of the spatial path's first layer, (pixels, C), times its 3×3 kernel, (pixels, TAPS); RECORD keeps the ζ."""
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     mask = (p < rows)[:, None]
     c, k = tl.arange(0, C), tl.arange(0, TAPS)
@@ -52,6 +53,7 @@ def gate_dual_kernel(
     channel, channel_bias, kernel, wheres, bias, h, y, rows,
     C: tl.constexpr, R: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):
+    """h⊙g1 and its tangent, (2·pixels, C), from the channel path's first layer and the spatial path's output."""
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     mask = (p < rows)[:, None]
     stack = rows.to(tl.int64)
@@ -102,6 +104,7 @@ def inhibit_dual_kernel(
     z1, x, h, s, scale, shift, alpha, mu, epsilon, rois,
     HW: tl.constexpr, PIXELS: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
 ):
+    """s = ζ(x − c1⊙(α h + μ)) and its tangent, (2R, H, W, C)."""
     flat, mask, c = roi(HW, PIXELS, C, CHUNK)
     stack = rois.to(tl.int64) * (HW * C)
     n, rstd = normalise(load(z1, flat, mask), mask, epsilon, HW, CHUNK, GROUP)
@@ -121,6 +124,7 @@ def update_gradient_kernel(
     TANGENT: tl.constexpr,
     HW: tl.constexpr, PIXELS: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
 ):
+    """Cotangents of z2, U∗s and h by the update; sums (3, R, C): gradients of scale2, shift2 and b2 of each RoI."""
     flat, mask, c = roi(HW, PIXELS, C, CHUNK)
     stack = rois.to(tl.int64) * (HW * C)
     n, rstd = normalise(load(z2, flat, mask), mask, epsilon, HW, CHUNK, GROUP)
@@ -161,6 +165,7 @@ def inhibit_gradient_kernel(
     TANGENT: tl.constexpr,
     HW: tl.constexpr, PIXELS: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
 ):
+    """Cotangents of z1, x and h by the inhibition; sums (4, R, C): gradients of scale1, shift1, α, μ of each RoI."""
     flat, mask, c = roi(HW, PIXELS, C, CHUNK)
     stack = rois.to(tl.int64) * (HW * C)
     n, rstd = normalise(load(z1, flat, mask), mask, epsilon, HW, CHUNK, GROUP)
@@ -201,6 +206,7 @@ def gate_gradient_kernel(
     to_channel, to_what, activity, to_where, to_h, bias_sums, rows,
     TANGENT: tl.constexpr, C: tl.constexpr, R: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):
+    """Cotangents of the channel path, of the spatial path's output and of h; bias_sums (programs, C): of b1."""
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     mask = (p < rows)[:, None]
     stack = rows.to(tl.int64)
@@ -258,6 +264,7 @@ def taps_gradient_kernel(
     dwhere, kernel, spatial, bias, to_taps, out, rows,
     TANGENT: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, ROWS: tl.constexpr,
 ):
+    """Cotangents of the taps, (pixels, 9), and of the spatial path's first layer, (pixels, C), from its output's."""
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     mask = (p < rows)[:, None]
     stack = rows.to(tl.int64)

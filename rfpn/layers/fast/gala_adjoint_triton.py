@@ -25,6 +25,7 @@ def _wheres(spatial: Tensor, like: Tensor, w: Weights, tangent: bool, activity: 
 
 
 def gate_dual(channel: Tensor, spatial: Tensor, h: Tensor, w: Weights) -> Tensor:
+    """h⊙g1 and its tangent, (2R, H, W, C). See :func:`rfpn.layers.fast.gala_adjoint_stages.gate_dual`."""
     rois, channels = len(h), h.shape[-1]
     like, chunk = h[: rois // 2], min(CHUNK, channels)
     y = torch.empty_like(h)
@@ -37,6 +38,7 @@ def gate_dual(channel: Tensor, spatial: Tensor, h: Tensor, w: Weights) -> Tensor
 
 
 def inhibit_dual(z1: Tensor, x: Tensor, h: Tensor, w: Weights) -> Tensor:
+    """s and its tangent, (2R, H, W, C). See :func:`rfpn.layers.fast.gala_adjoint_stages.inhibit_dual`."""
     s = torch.empty_like(h)
     on_rois(
         kernels.inhibit_dual_kernel, x, w, z1, x, h, s, w.scale1, w.shift1, w.alpha, w.mu, w.epsilon, len(x),
@@ -48,6 +50,7 @@ def inhibit_dual(z1: Tensor, x: Tensor, h: Tensor, w: Weights) -> Tensor:
 def update_gradient(
     z2: Tensor, mixed: Tensor, h: Tensor, direction: Tensor | None, cotangent: Tensor, vector: Tensor | None, w: Weights
 ) -> UpdateGradients:
+    """Gradients by the update stage. See :func:`rfpn.layers.fast.gala_adjoint_stages.update_gradient`."""
     tangent = direction is not None
     dz2, dmixed, dh = torch.empty_like(z2), torch.empty_like(mixed), torch.empty_like(h)
     sums = h.new_empty((3, len(h), h.shape[-1]), dtype=torch.float32)
@@ -62,6 +65,7 @@ def update_gradient(
 def inhibit_gradient(
     z1: Tensor, x: Tensor, h: Tensor, direction: Tensor | None, y2: Tensor, mixed: Tensor, dh: Tensor, w: Weights
 ) -> InhibitGradients:
+    """Gradients by the inhibition stage. See :func:`rfpn.layers.fast.gala_adjoint_stages.inhibit_gradient`."""
     tangent = direction is not None
     dz1, dx, out = torch.empty_like(z1), torch.empty_like(x), torch.empty_like(dh)
     sums = h.new_empty((4, len(h), h.shape[-1]), dtype=torch.float32)
@@ -76,6 +80,7 @@ def inhibit_gradient(
 def gate_gradient(
     channel: Tensor, spatial: Tensor, h: Tensor, direction: Tensor | None, dy: Tensor, dh: Tensor, w: Weights
 ) -> GateGradients:
+    """Gradients by the gate stage. See :func:`rfpn.layers.fast.gala_adjoint_stages.gate_gradient`."""
     rois, height, width, channels = h.shape
     tangent = direction is not None
     dchannel, dspatial, dwhat, out = (torch.empty_like(t) for t in (channel, spatial, dy, dh))

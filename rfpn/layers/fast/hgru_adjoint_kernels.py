@@ -8,14 +8,7 @@ import triton
 import triton.language as tl
 
 from rfpn.layers.fast.canvas_triton import (
-    channel,
-    load_words,
-    matrix,
-    mix,
-    place_pair,
-    softplus,
-    store_sums,
-    store_words,
+    channel, load_words, matrix, mix, place_pair, softplus, store_sums, store_words,
 )
 
 
@@ -23,6 +16,7 @@ from rfpn.layers.fast.canvas_triton import (
 def gate_tangent_kernel(
     h, direction, canvas, gate1, bias1, samples, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr
 ):
+    """The tangent of h⊙g1 along ``direction``, (N, C, H, W), into ``canvas``."""
     slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
     weight, bias = matrix(gate1, CHANNELS, G[4], False), channel(bias1, CHANNELS, G[4])
     for k in tl.static_range(2):
@@ -41,6 +35,7 @@ def gate_tangent_kernel(
 def tangent_moments_kernel(
     z, tz, mean, rstd, partial, samples, slots, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr
 ):
+    """Σ ż and Σ n⊙ż, n the normalised z, over a program's pixels, into partial (2, C, slots)."""
     slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
     z1, z2 = load_words(z, place, mask)
     t1, t2 = load_words(tz, place, mask)
@@ -55,6 +50,7 @@ def inhibit_tangent_kernel(
     z1, tz1, mean, rstd, tmean, tslope, x, h, direction, canvas, scale, shift, alpha, mu, samples,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
+    """The tangent of s along ``direction``, (N, C, H, W), into ``canvas``."""
     slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
     r, gain, a = channel(rstd, CHANNELS, G[4]), channel(scale, CHANNELS, G[4]), channel(alpha, CHANNELS, G[4])
     z, other_z = load_words(z1, place, mask)
@@ -96,6 +92,7 @@ def update_gradient_kernel(
     samples, slots,
     OUTER: tl.constexpr, TANGENT: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
+    """Cotangents by the update (UpdateGradients), (N, C, H, W); partial: 2 (TANGENT: 5) rows of sums, 4 of scales."""
     slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
     weight, transposed = matrix(gate2, CHANNELS, G[4], False), matrix(gate2, CHANNELS, G[4], True)
     kappa, gamma, omega = channel(kappa_, CHANNELS, G[4]), channel(gamma_, CHANNELS, G[4]), channel(omega_, CHANNELS, G[4])
@@ -164,6 +161,7 @@ def norm_gradient_kernel(
     dc, dtc, z, tz, mean, rstd, a, b, canvas, tcanvas, samples,
     TANGENT: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
+    """dz and, with TANGENT, dtz into canvases; a (5, C) and b (3, C) are NormCoefficients."""
     slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
     z1, z2 = load_words(z, place, mask)
     m, r = channel(mean, CHANNELS, G[4]), channel(rstd, CHANNELS, G[4])
@@ -189,6 +187,7 @@ def inhibit_gradient_kernel(
     scale, shift, alpha, mu, to_c, to_tc, to_x, to_h, partial, samples, slots,
     TANGENT: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
+    """Cotangents by the inhibition (InhibitGradients), (N, C, H, W); partial: 2 (TANGENT: 5) rows of sums, 2 of scales."""
     slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
     r, gain, a = channel(rstd, CHANNELS, G[4]), channel(scale, CHANNELS, G[4]), channel(alpha, CHANNELS, G[4])
     z, other_z = load_words(z1, place, mask)
@@ -241,6 +240,7 @@ def gate_gradient_kernel(
     h, direction, y1, ty1, dh, gate1, bias1, to_a, to_ta, to_h, partial, samples, slots,
     TANGENT: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
+    """Cotangents of U1∗h + b1, of its tangent and of h, (N, C, H, W); partial (1, C, slots): sums of the first."""
     slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
     weight, bias = matrix(gate1, CHANNELS, G[4], False), channel(bias1, CHANNELS, G[4])
     transposed = matrix(gate1, CHANNELS, G[4], True)
@@ -273,6 +273,7 @@ def outer_kernel(
     a, b, ta, tb, partial, pixels, channels,
     TANGENT: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
 ):
+    """Σ a⊗b, with TANGENT + ta⊗tb, over CHUNK pixels of a sample, into partial (programs, C, C)."""
     chunks = tl.cdiv(pixels, CHUNK)
     n, start = tl.program_id(0) // chunks, tl.program_id(0) % chunks * CHUNK
     c, p = tl.arange(0, CHANNELS)[:, None], start + tl.arange(0, BLOCK)[None, :]

@@ -39,6 +39,7 @@ def gate_tangent(h: Tensor, direction: Tensor, canvas: Tensor, w: Weights) -> No
 
 
 def tangent_moments(z: Tensor, tz: Tensor, m: Moments, like: Tensor) -> TangentMoments:
+    """Moments of the tangent ``tz`` of ``z``, both canvases; their samples have the shape of ``like`` (N, C, H, W)."""
     tangent = unpack(tz, like)
     return TangentMoments(tangent.mean((0, 2, 3)), (_normalise(unpack(z, like), m) * tangent).mean((0, 2, 3)))
 

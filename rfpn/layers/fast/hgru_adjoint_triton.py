@@ -21,10 +21,12 @@ OUTER_BLOCK, OUTER_CHUNK = 64, 1024  # pixels of one product, and of a program t
 
 
 def gate_tangent(h: Tensor, direction: Tensor, canvas: Tensor, w: Weights) -> None:
+    """The tangent of h⊙g1 into ``canvas``. See :func:`rfpn.layers.fast.hgru_adjoint_stages.gate_tangent`."""
     launch(kernels.gate_tangent_kernel, h, canvas, h, direction, words(canvas), w.gate1, w.bias1, len(h))
 
 
 def tangent_moments(z: Tensor, tz: Tensor, m: Moments, like: Tensor) -> TangentMoments:
+    """Means of ż and z⊙ż, (C,). See :func:`rfpn.layers.fast.hgru_adjoint_stages.tangent_moments`."""
     slots = slots_of(like, REDUCTION_BLOCK)
     partial = like.new_empty((2, like.shape[1], slots))
     launch(
@@ -36,6 +38,7 @@ def tangent_moments(z: Tensor, tz: Tensor, m: Moments, like: Tensor) -> TangentM
 def inhibit_tangent(
     z1: Tensor, tz1: Tensor, m1: Moments, t1: TangentMoments, x: Tensor, h: Tensor, direction: Tensor, canvas: Tensor, w: Weights
 ) -> None:
+    """The tangent of s into ``canvas``. See :func:`rfpn.layers.fast.hgru_adjoint_stages.inhibit_tangent`."""
     launch(
         kernels.inhibit_tangent_kernel, h, canvas, words(z1), words(tz1), *m1, *t1, x, h, direction, words(canvas),
         w.scale1, w.shift1, w.alpha, w.mu, len(h),
@@ -45,6 +48,7 @@ def inhibit_tangent(
 def norm_gradient(
     dc: Tensor, dtc: Tensor | None, z: Tensor, tz: Tensor | None, m: Moments, k: NormCoefficients, canvas: Tensor
 ) -> None:
+    """dz and dtz into ``canvas``. See :func:`rfpn.layers.fast.hgru_adjoint_stages.norm_gradient`."""
     entries, tangent = (len(dc) + 1) // 2, dtc is not None
     launch(
         kernels.norm_gradient_kernel, dc, canvas, dc, dtc if tangent else dc, words(z), words(tz if tangent else z), *m, *k,
@@ -56,6 +60,7 @@ def update_gradient(
     z2: Tensor, tz2: Tensor | None, m2: Moments, t2: TangentMoments | None, s: Tensor, ts: Tensor | None, h: Tensor,
     direction: Tensor | None, cotangent: Tensor, vector: Tensor | None, w: Weights,
 ) -> UpdateGradients:
+    """Gradients by the update stage. See :func:`rfpn.layers.fast.hgru_adjoint_stages.update_gradient`."""
     tangent = direction is not None
     form = NARROW if tangent else WIDE
     dc, ds, dgate, dh = (torch.empty_like(h) for _ in range(4))
@@ -78,6 +83,7 @@ def inhibit_gradient(
     z1: Tensor, tz1: Tensor | None, m1: Moments, t1: TangentMoments | None, x: Tensor, h: Tensor, direction: Tensor | None,
     y2: Tensor, ty2: Tensor | None, update: UpdateGradients, w: Weights,
 ) -> InhibitGradients:
+    """Gradients by the inhibition stage. See :func:`rfpn.layers.fast.hgru_adjoint_stages.inhibit_gradient`."""
     tangent = direction is not None
     form = NARROW if tangent else WIDE
     dc, dx, dh = (torch.empty_like(h) for _ in range(3))
@@ -97,6 +103,7 @@ def inhibit_gradient(
 def gate_gradient(
     h: Tensor, direction: Tensor | None, y1: Tensor, ty1: Tensor | None, dh: Tensor, w: Weights
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """Gradients by the gate stage. See :func:`rfpn.layers.fast.hgru_adjoint_stages.gate_gradient`."""
     tangent = direction is not None
     form = NARROW if tangent else WIDE
     da, out = torch.empty_like(h), torch.empty_like(h)
@@ -111,6 +118,7 @@ def gate_gradient(
 
 
 def outer(a: Tensor, b: Tensor, ta: Tensor | None, tb: Tensor | None) -> Tensor:
+    """Σ a⊗b + ta⊗tb over samples and pixels, (C, C). See :func:`rfpn.layers.fast.hgru_adjoint_stages.outer`."""
     n, c, height, width = a.shape
     chunks, channels = triton.cdiv(height * width, OUTER_CHUNK), max(16, triton.next_power_of_2(c))
     partial = a.new_empty((n * chunks, c, c))

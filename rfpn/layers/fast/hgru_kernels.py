@@ -25,6 +25,7 @@ def _gated(h, weight, bias):
 
 @triton.jit
 def gate_kernel(h, canvas, weight, bias, samples, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr):
+    """h⊙σ(U1∗h + b1) into ``canvas``; h (N, C, H, W)."""
     slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
     first, second = load_pair(h, flat, mask, other, G)
     w, b = matrix(weight, CHANNELS, G[4], False), channel(bias, CHANNELS, G[4])
@@ -33,6 +34,7 @@ def gate_kernel(h, canvas, weight, bias, samples, CHANNELS: tl.constexpr, BLOCK:
 
 @triton.jit
 def moments_kernel(canvas, partial, samples, slots, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr):
+    """Mean and squared deviations of each channel over a program's pixels, into partial (2, C, slots)."""
     slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
     first, second = load_words(canvas, place, mask)
     second = tl.where(other, second, 0.0)
@@ -84,6 +86,7 @@ def inhibit_kernel(
     z1, mean, rstd, x, h, canvas, scale, shift, alpha, mu, samples,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
+    """s = ζ(x − ζ(c1⊙(α h + μ))) into ``canvas``, c1 = BN(z1); x, h (N, C, H, W), z1 a canvas."""
     slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
     m, b = channel(mean, CHANNELS, G[4]), channel(shift, CHANNELS, G[4])
     gain = channel(rstd, CHANNELS, G[4]) * channel(scale, CHANNELS, G[4])
@@ -108,6 +111,7 @@ def update_kernel(
     z2, mean, rstd, s_canvas, h, out, canvas, scale, shift, gate2, bias2, kappa, gamma, omega, gate1, bias1, samples,
     OUTER: tl.constexpr, GATE: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
+    """The next state into ``out`` (N, C, H, W) and, with GATE, its gated form into ``canvas``; OUTER: the released form."""
     slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
     m, b = channel(mean, CHANNELS, G[4]), channel(shift, CHANNELS, G[4])
     gain = channel(rstd, CHANNELS, G[4]) * channel(scale, CHANNELS, G[4])
@@ -132,6 +136,7 @@ def linearize_kernel(
     gate1, bias1, gate2, bias2, alpha, mu, kappa, gamma, omega, scale1, shift1, scale2, shift2, samples,
     OUTER: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
+    """The next state into ``out`` and the ten factors of J (hgru_stages.Factors), all (N, C, H, W)."""
     slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
     weight1, weight2 = matrix(gate1, CHANNELS, G[4], False), matrix(gate2, CHANNELS, G[4], False)
     first_z1, second_z1 = load_words(z1, place, mask)
@@ -179,6 +184,7 @@ def linearize_kernel(
 def product_sums_kernel(
     v, factor, z, partial, samples, slots, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr
 ):
+    """Σ factor⊙v and Σ factor⊙v⊙z over a program's pixels, into partial (2, C, slots)."""
     slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
     first, second = load_pair(v, flat, mask, other, G)
     gain, other_gain = load_pair(factor, flat, mask, other, G)
@@ -192,6 +198,7 @@ def product_sums_kernel(
 def norm_adjoint_kernel(
     v, factor, z, sums, gain, canvas, samples, count, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr
 ):
+    """Adjoint of a batch norm for the cotangent factor⊙v, into ``canvas``; sums (2, C) of product_sums, gain (C,)."""
     slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
     mean = channel(sums, CHANNELS, G[4]) / count
     slope = channel(sums + G[4], CHANNELS, G[4]) / count
@@ -208,6 +215,7 @@ def through_excitation_kernel(
     y2, v, direct, gate2, inhibit, z1, ds, weight, partial, samples, slots,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
+    """ds = y2 + direct⊙v + U2ᵀ(gate2⊙v), (N, C, H, W), and product_sums of it with ``inhibit``, partial (2, C, slots)."""
     slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
     w = matrix(weight, CHANNELS, G[4], True)
     first, second = load_words(y2, place, mask)
@@ -230,6 +238,7 @@ def through_inhibition_kernel(
     y1, v, ds, keep, scale, gate1, slope1, out, weight, samples,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
+    """Jᵀv = keep⊙v + scale⊙ds + gate1⊙y1 + U1ᵀ(slope1⊙y1) into ``out`` (N, C, H, W); y1 a canvas."""
     slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
     w = matrix(weight, CHANNELS, G[4], True)
     dy1, dy2 = load_words(y1, place, mask)

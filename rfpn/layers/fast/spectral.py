@@ -32,6 +32,7 @@ def canvas_shape(x: Tensor, kernel_size: int) -> tuple[int, int, int, int]:
 
 
 def complex_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Type of the transforms of maps of ``dtype``: complex128 for float64, otherwise complex64."""
     return torch.complex128 if dtype == torch.float64 else torch.complex64
 
 

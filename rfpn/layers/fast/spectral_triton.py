@@ -17,6 +17,7 @@ def parts(word):
 
 @triton.jit
 def word(real, imaginary):
+    """Real and imaginary part, float32 -> a complex64 as one 64-bit word."""
     low = real.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
     return low | (imaginary.to(tl.int32, bitcast=True).to(tl.int64) << 32)
 
@@ -26,6 +27,7 @@ def _contract_kernel(
     a, b, out, rows, columns, terms, frequencies, a_row, a_term, b_column, b_term, out_row, out_column,
     CONJUGATE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):
+    """A tile of out, (ROWS, COLUMNS, BLOCK); CONJUGATE takes conj(a). Strides of rows, columns and terms are in words."""
     # programs that share a slice of `a` run side by side, so that it is read from memory once
     j = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :, None]
     i = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None, None]
