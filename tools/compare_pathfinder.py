@@ -152,6 +152,7 @@ def sheet(image_rows: list) -> Image.Image:
 
 
 def main():
+    """Measure reference and generated samples, print a row for each, draw the sheet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reference", required=True, help=".npz with image_<L> and target_<L>")
     parser.add_argument("--lengths", type=int, nargs="+", default=[9, 14, 20, 25])

@@ -107,6 +107,7 @@ def _default(cfg, path: str) -> str:
 
 
 def main() -> None:
+    """Write the page."""
     from rfpn.config import get_cfg
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -15,6 +15,7 @@ PANELS = {"pathfinder/IoU": "IoU on the test set", "total_loss": "training loss"
 
 
 def main() -> None:
+    """Read the logs, print the table, draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--log", action="append", required=True, metavar="NAME=FILE", help="a run's metrics.json, repeatable")
     parser.add_argument("--epoch", type=int, default=1484, help="iterations of an epoch (default: 190,000 images by 128)")

@@ -51,6 +51,7 @@ class PanopticMapper(DatasetMapper):
 
     @classmethod
     def from_config(cls, cfg, is_train: bool = True):
+        """Arguments from a config: the detection mapper's, and the numbers of classes."""
         return {
             **super().from_config(cfg, is_train),
             "thing_classes": cfg.MODEL.ROI_HEADS.NUM_CLASSES,

@@ -29,6 +29,7 @@ class _Type:
         self.dtype = self.dtype.newbyteorder(state[1])
 
     def array(self, data, shape, order="C") -> np.ndarray:
+        """The array that ``data`` holds, in the machine's byte order."""
         data = data.encode("latin1") if isinstance(data, str) else data
         return np.frombuffer(data, self.dtype).reshape(shape, order=order).astype(self.dtype.newbyteorder("="))
 
@@ -84,14 +85,18 @@ _ADMITTED = _NUMPY | {
 
 # the one written in Python, whose memory a file cannot blow up and whose opcodes can be overridden
 class _ArrayUnpickler(pickle._Unpickler):
+    """Unpickler that calls ``_ADMITTED`` alone and sets the state of stand-ins alone."""
+
     dispatch = dict(pickle._Unpickler.dispatch)
 
     def find_class(self, module, name):
+        """The stand-in for a global, or UnpicklingError."""
         if f"{module}.{name}" not in _ADMITTED:
             raise pickle.UnpicklingError(f"{module}.{name}")
         return _ADMITTED[f"{module}.{name}"]
 
     def load_build(self):
+        """Give a stand-in its state; that of an OrderedDict is dropped, any other refused."""
         state = self.stack.pop()
         if isinstance(self.stack[-1], (_Array, _Type)):
             self.stack[-1].__setstate__(state)

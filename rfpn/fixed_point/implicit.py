@@ -10,13 +10,17 @@ from rfpn.fixed_point.neumann import NeumannSum, neumann_series
 
 
 class _SolveCotangent(torch.autograd.Function):
+    """The node behind :func:`replace_cotangent`."""
+
     @staticmethod
     def forward(ctx, h, solve):
+        """h (R, ...), as it is; ``solve`` waits for the backward pass."""
         ctx.solve = solve
         return h.view_as(h)
 
     @staticmethod
     def backward(ctx, cotangent):
+        """u = solve(g), (R, ...), in the place of the cotangent g; RuntimeError with create_graph."""
         # create_graph: u's dependence on h would be missing from every second derivative, without a word
         if torch.is_grad_enabled():
             raise RuntimeError("the gradient of a fixed point cannot be differentiated again: use gradient 'bptt'")

@@ -24,6 +24,7 @@ class Thing(NamedTuple):
 
     @property
     def mask(self) -> np.ndarray:
+        """Pixels that the thing covers: (H, W) bool."""
         return self.opacity >= 128
 
 
