@@ -68,7 +68,7 @@ def build_test_loader(cfg: CfgNode, dataset_name: str):
     """
     records = _check_evaluated(cfg, dataset_name)
     if _kind(dataset_name) == "pathfinder":
-        return build_pathfinder_test_loader(cfg, dataset_name)
+        return build_pathfinder_test_loader(cfg, records)
     mapper = build_mapper(cfg, dataset_name, is_train=False)
     if cfg.MODEL.LOAD_PROPOSALS:
         return build_detection_test_loader(cfg, dataset_name, mapper=mapper)

@@ -1,7 +1,6 @@
 """Batches for scoring Pathfinder models, whose norms use the statistics of the batch."""
 
 from detectron2.config import CfgNode
-from detectron2.data import DatasetCatalog
 from detectron2.data.common import DatasetFromList, MapDataset
 from detectron2.data.samplers import InferenceSampler
 from detectron2.utils import comm
@@ -11,8 +10,8 @@ from rfpn.data.packing import PackedLoader
 from rfpn.data.pathfinder.mapper import PathfinderMapper
 
 
-def build_pathfinder_test_loader(cfg: CfgNode, dataset_name: str) -> DataLoader:
-    """Loader over this process's share of a data set, in batches as large as one process gets in training.
+def build_pathfinder_test_loader(cfg: CfgNode, records: list) -> DataLoader:
+    """Loader over this process's share of a data set's records, in batches as large as one process gets in training.
 
     Detectron2's own loader gives single images, on which models that were trained with the statistics of a batch score
     lower.
@@ -25,9 +24,8 @@ def build_pathfinder_test_loader(cfg: CfgNode, dataset_name: str) -> DataLoader:
         raise ValueError(
             f"SOLVER.IMS_PER_BATCH {cfg.SOLVER.IMS_PER_BATCH} must be at least the {comm.get_world_size()} processes"
         )
-    records = DatasetFromList(DatasetCatalog.get(dataset_name), copy=False)
     return PackedLoader(
-        MapDataset(records, PathfinderMapper(cfg, False)),
+        MapDataset(DatasetFromList(records, copy=False), PathfinderMapper(cfg, False)),
         batch_size=batch_size,
         sampler=InferenceSampler(len(records)),
         num_workers=cfg.DATALOADER.NUM_WORKERS,
