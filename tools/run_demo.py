@@ -10,6 +10,7 @@ ground truth, prediction), and into output/demo/run what every run writes: confi
 import json
 import os
 import time
+from typing import Callable
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.engine import DefaultPredictor, HookBase, default_argument_parser
@@ -30,20 +31,29 @@ SCALE = 2.0
 
 def main(args) -> None:
     """Generate, train, score, draw."""
+    trainer, seconds = train(args, make_scenes)
+    # Detectron2 evaluates at the end of training and keeps the results here
+    scores = trainer._last_eval_results["panoptic_seg"]
+    metrics = {key: round(float(scores[key]), 2) for key in ("PQ", "PQ_th", "PQ_st", "SQ", "RQ")}
+    folder = os.path.dirname(trainer.cfg.OUTPUT_DIR)
+    draw(trainer.cfg, folder)
+    write_metrics(folder, {**metrics, "seconds": round(seconds, 1)})
+
+
+def train(args, make_data: Callable[[], None]) -> tuple[Trainer, float]:
+    """Make the data sets and train as the command line says: the trainer, and the seconds of training."""
     with one_line_errors():
-        make_scenes()
-        cfg = setup(args)
-        trainer = Trainer(cfg)
+        make_data()
+        trainer = Trainer(setup(args))
         trainer.resume_or_load(resume=args.resume)
     clock = TrainingClock()
     trainer.register_hooks([clock])
     trainer.train()
-    # Detectron2 evaluates at the end of training and keeps the results here
-    scores = trainer._last_eval_results["panoptic_seg"]
-    metrics = {key: round(float(scores[key]), 2) for key in ("PQ", "PQ_th", "PQ_st", "SQ", "RQ")}
-    metrics["seconds"] = round(clock.seconds, 1)
-    folder = os.path.dirname(cfg.OUTPUT_DIR)
-    draw(cfg, folder)
+    return trainer, clock.seconds
+
+
+def write_metrics(folder: str, metrics: dict) -> None:
+    """Scores into metrics.json in ``folder`` and onto the console."""
     with open(os.path.join(folder, "metrics.json"), "w") as file:
         json.dump(metrics, file, indent=1)
     print(json.dumps(metrics))

@@ -8,11 +8,10 @@ training), contour_growth.png (the answer after each step), joining_steps.png (t
 timesteps.csv and timesteps.png (IoU and residual by step), and into run/ what every run writes.
 """
 
-import json
 import os
 
 from detectron2.engine import default_argument_parser
-from run_demo import TrainingClock
+from run_demo import train, write_metrics
 
 from rfpn.analysis.contour_growth import contour_growth, draw_contour_growth, draw_joining_steps, joining_steps
 from rfpn.analysis.time_course import Course, evaluate_time_course, plot_time_course, write_csv
@@ -20,8 +19,6 @@ from rfpn.data.build import build_test_loader
 from rfpn.data.pathfinder.dataset import write_split
 from rfpn.data.pathfinder.registration import EASY_FOLDER, EASY_LENGTH
 from rfpn.data.pathfinder.settings import PathfinderSettings
-from rfpn.engine.setup import one_line_errors, setup
-from rfpn.engine.trainer import Trainer
 from rfpn.evaluation.pathfinder import PathfinderEvaluator
 
 CONFIG = os.path.join(os.path.dirname(__file__), "..", "configs", "quick_schedules", "pathfinder_demo.yaml")
@@ -45,25 +42,16 @@ BRIGHT = 60  # grey value above which a pixel belongs to a stroke
 
 def main(args) -> None:
     """Generate, train, score, draw."""
-    with one_line_errors():
-        make_images()
-        cfg = setup(args)
-        trainer = Trainer(cfg)
-        trainer.resume_or_load(resume=args.resume)
-    clock = TrainingClock()
-    trainer.register_hooks([clock])
-    trainer.train()
+    trainer, seconds = train(args, make_images)
+    cfg = trainer.cfg
     folder = os.path.dirname(cfg.OUTPUT_DIR)
     loader = build_test_loader(cfg, cfg.DATASETS.TEST[0])
     # Detectron2 evaluates at the end of training and keeps the results here
     scores = trainer._last_eval_results["pathfinder"]
     metrics = {key: round(float(scores[key]), 4) for key in ("IoU", "IoU_published", "precision", "recall")}
     metrics["IoU_every_stroke"] = round(iou_of_every_stroke(loader), 4)
-    metrics["seconds"] = round(clock.seconds, 1)
     draw(cfg, trainer.model.eval(), loader, folder)
-    with open(os.path.join(folder, "metrics.json"), "w") as file:
-        json.dump(metrics, file, indent=1)
-    print(json.dumps(metrics))
+    write_metrics(folder, {**metrics, "seconds": round(seconds, 1)})
 
 
 def make_images() -> None:
