@@ -12,17 +12,7 @@ from rfpn.data.images import read_image
 from rfpn.data.mapper import PanopticMapper
 from rfpn.data.pathfinder.mapper import PathfinderMapper
 from rfpn.engine.setup import load_cfg
-from tests.analysis.tiny_runs import CONFIGS, CONTOURS, EVERYTHING, SCENES, build, contour_set, scene_set
-
-
-@pytest.fixture(scope="module")
-def scenes(tmp_path_factory):
-    yield from scene_set("overlay_scenes", tmp_path_factory.mktemp("scenes"))
-
-
-@pytest.fixture(scope="module")
-def contours(tmp_path_factory):
-    yield from contour_set("overlay_contours", tmp_path_factory.mktemp("contours"))
+from tests.analysis.tiny_runs import CONFIGS, CONTOURS, EVERYTHING, SCENES, build
 
 
 def overlay(config, *overrides):
@@ -37,7 +27,7 @@ def images(count, shape=(40, 56, 3)):
 def test_inputs_are_those_of_evaluation(scenes, contours):
     for config, mapper, path in ((SCENES, PanopticMapper, scenes), (CONTOURS, PathfinderMapper, contours)):
         ours = overlay(config)
-        name = "overlay_scenes" if path is scenes else "overlay_contours"
+        name = "tiny_scenes" if path is scenes else "tiny_contours"
         expected = mapper(ours.cfg, False)(DatasetCatalog.get(name)[0])
         found = ours.prepare(read_image(str(path), "RGB"))
         torch.testing.assert_close(found["image"], expected["image"])

@@ -6,7 +6,9 @@ from detectron2.utils.events import EventStorage
 from torch import nn
 
 from rfpn.engine.image_hook import PredictionImages
-from tests.analysis.tiny_runs import CONTOURS, SCENES, build, contour_set, scene_set
+from tests.analysis.tiny_runs import CONTOURS, SCENES, build
+
+pytestmark = pytest.mark.usefixtures("scenes", "contours")
 
 
 class Trainer:
@@ -15,17 +17,6 @@ class Trainer:
     def __init__(self, model: nn.Module, max_iter: int):
         self.model = model
         self.max_iter = max_iter
-
-
-@pytest.fixture(scope="module")
-def sets(tmp_path_factory):
-    generators = [
-        scene_set("hook_scenes", tmp_path_factory.mktemp("scenes")),
-        contour_set("hook_contours", tmp_path_factory.mktemp("contours")),
-    ]
-    yield [next(generator) for generator in generators]
-    for generator in generators:
-        next(generator, None)
 
 
 def logged(config, *overrides, iterations=4):
@@ -42,8 +33,8 @@ def logged(config, *overrides, iterations=4):
         return [(name, tuple(picture.shape), iteration) for name, picture, iteration in storage._vis_data]
 
 
-@pytest.mark.parametrize("config, dataset", [(SCENES, "hook_scenes"), (CONTOURS, "hook_contours")])
-def test_pictures_come_with_every_evaluation(sets, config, dataset):
+@pytest.mark.parametrize("config, dataset", [(SCENES, "tiny_scenes"), (CONTOURS, "tiny_contours")])
+def test_pictures_come_with_every_evaluation(config, dataset):
     options = ["TEST.LOG_IMAGES", "2", "TEST.EVAL_PERIOD", "2", "DATASETS.TEST", f"('{dataset}',)"]
     found = logged(config, *options)
     assert [iteration for _, _, iteration in found] == [1, 1, 3, 3]
@@ -51,8 +42,8 @@ def test_pictures_come_with_every_evaluation(sets, config, dataset):
     assert all(shape[0] == 3 and shape[2] > 3 * 320 for _, shape, _ in found)
 
 
-def test_they_are_off_by_default(sets):
-    assert logged(SCENES, "TEST.EVAL_PERIOD", "1", "DATASETS.TEST", "('hook_scenes',)") == []
+def test_they_are_off_by_default():
+    assert logged(SCENES, "TEST.EVAL_PERIOD", "1", "DATASETS.TEST", "('tiny_scenes',)") == []
 
 
 def test_a_negative_number_is_refused():
@@ -61,10 +52,10 @@ def test_a_negative_number_is_refused():
         PredictionImages(cfg)
 
 
-def test_looking_leaves_training_as_it_was(sets):
+def test_looking_leaves_training_as_it_was():
     """Numpy's random numbers, by which images are augmented, go on as without pictures."""
     np.random.seed(1)
-    logged(SCENES, "TEST.LOG_IMAGES", "1", "DATASETS.TEST", "('hook_scenes',)", iterations=1)
+    logged(SCENES, "TEST.LOG_IMAGES", "1", "DATASETS.TEST", "('tiny_scenes',)", iterations=1)
     with_pictures = np.random.rand()
     np.random.seed(1)
     assert np.random.rand() == with_pictures

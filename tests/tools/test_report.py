@@ -8,7 +8,7 @@ import time
 import pytest
 import report
 
-from tests.analysis.tiny_runs import CONTOURS, EVERYTHING, SCENES, contour_set, scene_set, write_run
+from tests.analysis.tiny_runs import CONTOURS, EVERYTHING, SCENES, write_run
 
 METRICS = [
     {"iteration": 0, "total_loss": 3.0, "loss_mask": 1.0, "recurrent/residual": 0.5, "lr": 0.1},
@@ -19,19 +19,14 @@ CONTOUR_METRICS = [METRICS[0], {"iteration": 1, "pathfinder/IoU": 0.25, "pathfin
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory):
+def pages(scenes, contours, tmp_path_factory):
     """Pages about a panoptic and a Pathfinder run."""
     root = tmp_path_factory.mktemp("report")
-    sets = [scene_set("report_scenes", root / "scenes"), contour_set("report_contours", root / "contours")]
-    for generator in sets:
-        next(generator)
-    write_run(root / "rfpn", SCENES, *EVERYTHING, "DATASETS.TEST", "('report_scenes',)", metrics=METRICS)
-    write_run(root / "pathfinder", CONTOURS, "DATASETS.TEST", "('report_contours',)", metrics=CONTOUR_METRICS)
+    write_run(root / "rfpn", SCENES, *EVERYTHING, "DATASETS.TEST", "('tiny_scenes',)", metrics=METRICS)
+    write_run(root / "pathfinder", CONTOURS, "DATASETS.TEST", "('tiny_contours',)", metrics=CONTOUR_METRICS)
     for name in ("rfpn", "pathfinder"):
         run(root / name, "--samples", "2")
-    yield root
-    for generator in sets:
-        next(generator, None)
+    return root
 
 
 def run(folder, *words):
