@@ -115,6 +115,13 @@ def write_json(path: str, content) -> None:
         file.write("\n")
 
 
+def write_results(folder: str, job: str, rows: list[dict], summaries: dict[str, dict]) -> None:
+    """Rows into <job>.csv; the summary of each model, by its name, into <job>.json and onto the console."""
+    print_table([{"model": name, **summary} for name, summary in summaries.items()])
+    write_table(os.path.join(folder, f"{job}.csv"), rows)
+    write_json(os.path.join(folder, f"{job}.json"), summaries)
+
+
 def print_table(rows: list[dict]) -> None:
     """Print rows of one kind for people, as columns, with four significant digits."""
     from tabulate import tabulate

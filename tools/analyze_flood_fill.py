@@ -14,16 +14,7 @@ import os
 
 from tqdm import tqdm
 
-from analysis_models import (
-    analysis_parser,
-    dataset_of,
-    load_models,
-    model_configs,
-    open_output,
-    print_table,
-    write_json,
-    write_table,
-)
+from analysis_models import analysis_parser, dataset_of, load_models, model_configs, open_output, write_results
 from rfpn.analysis.flood_fill import draw_flood_fill, draw_scores, similarity, summarise, tessellate
 from rfpn.analysis.object_growth import object_growths
 from rfpn.engine.setup import one_line_errors
@@ -48,9 +39,7 @@ def main(args) -> None:
             for thing, cells, score in compared[: args.examples]:
                 if score.start >= 0:
                     examples.append((f"{name}: {thing.name} of image {thing.image}", cells, thing.growth, score))
-    print_table([{"model": name, **summary} for name, summary in summaries.items()])
-    write_table(os.path.join(folder, "flood_fill.csv"), rows)
-    write_json(os.path.join(folder, "flood_fill.json"), summaries)
+    write_results(folder, "flood_fill", rows, summaries)
     if examples:
         draw_flood_fill(os.path.join(folder, "flood_fill.png"), examples, args.threshold)
     draw_scores(os.path.join(folder, "flood_fill_scores.png"), found)

@@ -12,16 +12,7 @@ stability.png into --output.
 
 import os
 
-from analysis_models import (
-    analysis_parser,
-    dataset_of,
-    load_models,
-    model_configs,
-    open_output,
-    print_table,
-    write_json,
-    write_table,
-)
+from analysis_models import analysis_parser, dataset_of, load_models, model_configs, open_output, write_results
 from rfpn.analysis.stability import analyse, draw_stability, summarise
 from rfpn.data.build import build_test_loader
 from rfpn.engine.setup import one_line_errors
@@ -43,9 +34,7 @@ def main(args) -> None:
             found[name] = [row for _, row in results]
             rows += [{"model": name, "image": image, "steps": steps, **row._asdict()} for image, row in results]
     summaries = {name: summarise(samples) for name, samples in found.items()}
-    print_table([{"model": name, **summary} for name, summary in summaries.items()])
-    write_table(os.path.join(folder, "stability.csv"), rows)
-    write_json(os.path.join(folder, "stability.json"), summaries)
+    write_results(folder, "stability", rows, summaries)
     coefficients = {name: cfg.MODEL.RECURRENT.LIPSCHITZ.COEFFICIENT for name, cfg in configs.items()}
     draw_stability(os.path.join(folder, "stability.png"), found, coefficients)
     print(f"written to {folder}")
