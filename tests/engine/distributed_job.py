@@ -1,6 +1,8 @@
 """Jobs that test_distributed.py starts under torchrun, one process a rank; on GPUs where there are enough.
 
-    torchrun --nproc-per-node 2 tests/engine/distributed_job.py gradients|steps|accumulate|empty|stopping|nonfinite|resume|exception
+    torchrun --nproc-per-node 2 tests/engine/distributed_job.py JOB ...
+
+JOB is gradients, steps, accumulate, empty, stopping, nonfinite, resume or exception.
 """
 
 import os
@@ -231,13 +233,15 @@ def fail() -> None:
     raise RuntimeError("rank 1 fails on purpose")
 
 
-def main(name: str) -> None:
-    globals()[name]()
-    comm.synchronize()
-    if comm.is_main_process():
-        print(f"{name} passed on {comm.get_world_size()} ranks, {device().type}")
+def main(names: list[str]) -> None:
+    for name in names:
+        globals()[name]()
+        comm.synchronize()
+        if comm.is_main_process():
+            # at once: what waits in a buffer is lost where a later job fails
+            print(f"{name} passed on {comm.get_world_size()} ranks, {device().type}", flush=True)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    launch(main, sys.argv[1])
+    launch(main, sys.argv[1:])
