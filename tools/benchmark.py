@@ -5,48 +5,86 @@
     python tools/benchmark.py mask_head --rois 1024 --peers   # also checkpointed BPTT and, if installed, TorchDEQ
     python tools/benchmark.py models --configs configs/COCO-PanopticSegmentation/panoptic_fpn_R_50_1x.yaml \\
         configs/COCO-PanopticSegmentation/rfpn_R_50_1x.yaml --opts DATASETS.TRAIN '("my_set",)'
+    python tools/benchmark.py memory --world pathfinder --seconds 300 --output pathfinder.json   # against steps
+    python tools/benchmark.py memory --world model --configs ... --output rfpn50.json --opts ...
 
-Writes the rows as JSON with --output. Ratios refer to plain fp32 (pathfinder), plain bf16 (mask_head) or the first
-configuration (models).
+Writes the rows as JSON with --output, each as soon as it is known. Ratios refer to plain fp32 (pathfinder), plain bf16
+(mask_head) or the first configuration (models). tools/plot_memory.py draws what memory writes. Its configurations
+without recurrent layers are measured once; of the others, steps and gradient are set for each row.
 """
 
 import argparse
+import functools
 import itertools
 import json
+import os
 import platform
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 
-from rfpn.analysis.benchmark import Row, compare, mask_head, measure, pathfinder
+from rfpn.analysis.benchmark import PRECISIONS, Row, checkpoint_steps, compare, mask_head, measure, pathfinder
+from rfpn.analysis.memory import METHODS, MemoryRow, Point, layer_points, sweep
+from rfpn.layers import RecurrentLayer
+
+SWEEP = [1, 2, 5, 10, 20, 50, 100, 200, 300]
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("job", choices=("pathfinder", "mask_head", "models"))
+    parser.add_argument("job", choices=("pathfinder", "mask_head", "models", "memory"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--repeats", type=int, default=5, help="timed runs, whose median is reported")
+    parser.add_argument("--repeats", type=_positive, help="timed runs, whose median is reported (default: 5, in memory 2)")
     parser.add_argument("--output", type=Path, help="JSON file to write")
     layer = parser.add_argument_group("pathfinder, mask_head")
-    layer.add_argument("--batch", type=int, default=32, help="images (pathfinder)")
-    layer.add_argument("--size", type=int, default=150, help="side of an image in pixels (pathfinder)")
-    layer.add_argument("--rois", type=int, default=1024, help="RoIs (mask_head)")
-    layer.add_argument("--steps", type=int, default=20, help="steps of processing")
-    layer.add_argument("--bptt-steps", type=int, default=6, help="steps of processing of BPTT (pathfinder)")
+    layer.add_argument("--batch", type=_positive, default=32, help="images (pathfinder)")
+    layer.add_argument("--size", type=_positive, default=150, help="side of an image in pixels (pathfinder)")
+    layer.add_argument("--rois", type=_positive, default=1024, help="RoIs (mask_head)")
+    layer.add_argument("--steps", type=_numbers, help="steps of processing (default: 20); in memory several, as in 1,2,5")
+    layer.add_argument("--bptt-steps", type=_positive, default=6, help="steps of processing of BPTT (pathfinder)")
     layer.add_argument("--terms", type=int, default=15, help="terms of the Neumann series")
     layer.add_argument("--peers", action="store_true", help="also other methods, without penalty")
-    models = parser.add_argument_group("models")
+    memory = parser.add_argument_group("memory")
+    memory.add_argument("--world", choices=("pathfinder", "mask_head", "model"), default="pathfinder", help="what trains")
+    memory.add_argument("--methods", type=_methods, default=list(METHODS), help=f"some of {','.join(METHODS)}")
+    memory.add_argument("--precision", choices=PRECISIONS, help="of a layer (default: fp32, of the mask head bf16)")
+    memory.add_argument("--seconds", type=float, default=float("inf"), help="start no measurement after so many seconds")
+    models = parser.add_argument_group("models, memory --world model")
     models.add_argument("--configs", nargs="+", default=[], help="configurations to compare")
     models.add_argument("--opts", nargs=argparse.REMAINDER, default=[], help="KEY VALUE pairs for every configuration")
     arguments = parser.parse_args()
-    if arguments.job == "models" and not arguments.configs:
+    whole = arguments.job == "models" or arguments.job == "memory" and arguments.world == "model"
+    if whole and not arguments.configs:
         parser.error("models needs --configs")
+    arguments.repeats = arguments.repeats or (2 if arguments.job == "memory" else 5)
+    arguments.steps = arguments.steps or (SWEEP if arguments.job == "memory" else [20])
+    if arguments.job != "memory" and len(arguments.steps) > 1:
+        parser.error("several --steps are for memory")
+    arguments.precision = arguments.precision or ("bf16" if arguments.world == "mask_head" else "fp32")
     return arguments
+
+
+def _positive(word: str) -> int:
+    if not word.isdigit() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a whole number above 0")
+    return int(word)
+
+
+def _numbers(words: str) -> list[int]:
+    return [_positive(word) for word in words.split(",")]
+
+
+def _methods(words: str) -> list[str]:
+    methods = words.split(",")
+    if not set(methods) <= METHODS.keys():
+        raise argparse.ArgumentTypeError(f"{words!r} is not a list of {','.join(METHODS)}")
+    return methods
 
 
 def layer_rows(arguments: argparse.Namespace):
     """Rows of the jobs on recurrent layers."""
-    device, steps, terms = torch.device(arguments.device), arguments.steps, arguments.terms
+    device, (steps,), terms = torch.device(arguments.device), arguments.steps, arguments.terms
     if arguments.job == "pathfinder":
         jobs = [
             pathfinder("crbp", arguments.batch, steps, terms, arguments.size),
@@ -65,25 +103,18 @@ def layer_rows(arguments: argparse.Namespace):
 def model_rows(arguments: argparse.Namespace):
     """Rows of training steps and of inference of whole models, on their own data."""
     # Detectron2 is needed by whole models alone
-    from rfpn.config import get_cfg
-    from rfpn.engine.step import TrainStep
     from rfpn.engine.trainer import Trainer
 
     device, nan, baselines = torch.device(arguments.device), float("nan"), {}
     for path in arguments.configs:
-        cfg = get_cfg()
-        cfg.merge_from_file(path)
-        cfg.merge_from_list([*arguments.opts, "MODEL.DEVICE", str(device)])
-        torch.manual_seed(0)
-        model = Trainer.build_model(cfg)
-        batches = list(itertools.islice(Trainer.build_train_loader(cfg), 4))
-        amp = cfg.SOLVER.AMP.DTYPE if cfg.SOLVER.AMP.ENABLED else None
-        step = TrainStep(model.train(), itertools.cycle(batches), Trainer.build_optimizer(cfg, model), amp_dtype=amp)
+        cfg = _config(path, arguments)
+        batches = _batches(cfg, 4)
+        step = _train_step(cfg, batches)
         images = list(itertools.islice(Trainer.build_test_loader(cfg, cfg.DATASETS.TEST[0]), 8))
         with _storage():
             training = measure(step.run_step, device, max(arguments.repeats, len(batches)))
-        model.eval()
-        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=amp is not None):
+        model = step.model.eval()
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=step.amp_dtype is not None):
             inference = measure(lambda: [model(image) for image in images], device, arguments.repeats)
         for form, measured in (("training step", training), ("inference", inference)):
             baseline = baselines.setdefault(form, measured.milliseconds)
@@ -91,12 +122,80 @@ def model_rows(arguments: argparse.Namespace):
         del model, step, batches
 
 
-def _named_errors(rows):
-    """Missing data and wrong keys end the program in one line."""
-    from rfpn.engine.setup import one_line_errors
+def memory_rows(arguments: argparse.Namespace):
+    """Rows of peak memory and time of a training step against the number of steps."""
+    if arguments.world == "model":
+        points = model_points(arguments)
+    else:
+        device, fixed = torch.device(arguments.device), {"terms": arguments.terms}
+        if arguments.world == "pathfinder":
+            make = functools.partial(pathfinder, batch=arguments.batch, size=arguments.size, **fixed)
+        else:
+            make = functools.partial(mask_head, rois=arguments.rois, **fixed)
+        points = layer_points(
+            lambda method, steps: make(method, steps=steps),
+            arguments.methods,
+            arguments.steps,
+            device,
+            arguments.precision,
+            arguments.repeats,
+        )
+    yield from sweep(points, arguments.seconds)
 
-    with one_line_errors():
-        yield from rows
+
+def model_points(arguments: argparse.Namespace):
+    """Points of whole models: one for each configuration without recurrent layers, curves for the others."""
+    from rfpn.engine.trainer import Trainer
+
+    for path in arguments.configs:
+        cfg, name = _config(path, arguments), Path(path).stem
+        batches = _batches(cfg, arguments.repeats)
+        run = functools.partial(_measure_training, batches=batches, arguments=arguments)
+        if not any(isinstance(module, RecurrentLayer) for module in Trainer.build_model(cfg).modules()):
+            yield Point(name, "feedforward", None, functools.partial(run, cfg))
+            continue
+        weight = cfg.MODEL.RECURRENT.LIPSCHITZ.WEIGHT
+        if "crbp" in arguments.methods and weight <= 0:
+            raise ValueError(f"{path}: method crbp needs MODEL.RECURRENT.LIPSCHITZ.WEIGHT above 0")
+        for steps, method in itertools.product(sorted(arguments.steps), arguments.methods):
+            gradient, penalised = METHODS[method]
+            row = cfg.clone()
+            row.MODEL.RECURRENT.STEPS, row.MODEL.RECURRENT.GRADIENT = steps, gradient
+            row.MODEL.RECURRENT.LIPSCHITZ.WEIGHT = weight if penalised else 0.0
+            yield Point(name, method, steps, functools.partial(run, row, method == "checkpointed_bptt"))
+
+
+def _measure_training(cfg, checkpointed=False, *, batches: list, arguments: argparse.Namespace):
+    step = _train_step(cfg, batches)
+    for module in step.model.modules() if checkpointed else ():
+        if isinstance(module, RecurrentLayer):
+            checkpoint_steps(module)
+    with _storage():
+        return measure(step.run_step, torch.device(arguments.device), arguments.repeats)
+
+
+def _config(path: str, arguments: argparse.Namespace):
+    from rfpn.engine.setup import load_cfg
+
+    return load_cfg(path, [*arguments.opts, "MODEL.DEVICE", arguments.device])
+
+
+def _batches(cfg, count: int) -> list:
+    """The same training batches for every configuration."""
+    from rfpn.engine.trainer import Trainer
+
+    return list(itertools.islice(Trainer.build_train_loader(cfg, seed=0), count))
+
+
+def _train_step(cfg, batches: list):
+    """Training steps of a new model on the same batches over and over, with the same weights every time."""
+    from rfpn.engine.step import TrainStep
+    from rfpn.engine.trainer import Trainer
+
+    torch.manual_seed(0)
+    model = Trainer.build_model(cfg)
+    amp = cfg.SOLVER.AMP.DTYPE if cfg.SOLVER.AMP.ENABLED else None
+    return TrainStep(model.train(), itertools.cycle(batches), Trainer.build_optimizer(cfg, model), amp_dtype=amp)
 
 
 def _storage():
@@ -105,24 +204,73 @@ def _storage():
     return EventStorage()
 
 
+def _one_line_errors(arguments: argparse.Namespace):
+    """Missing data and wrong keys of whole models end the program in one line."""
+    if not arguments.configs:
+        return nullcontext()
+    from rfpn.engine.setup import one_line_errors
+
+    return one_line_errors()
+
+
+def _print_row(row: Row | MemoryRow | None, job: str) -> None:
+    """A row, or the table's head where that is None."""
+    if job == "memory":
+        if row is None:
+            print(f"{'job':28} {'method':18} {'steps':>5} {'ms':>9} {'GiB':>7}")
+            return
+        figures = f"{row.milliseconds:9.2f} {row.gibibytes:7.2f}" if row.outcome == "measured" else f"  {row.outcome}"
+        print(f"{row.job:28} {row.method:18} {row.steps or '':>5} {figures}", flush=True)
+        return
+    if row is None:
+        print(f"{'job':28} {'form':22} {'ms':>9} {'GiB':>7} {'ratio':>7} {'error':>8} {'worst':>8}")
+        return
+    figures = f"{row.milliseconds:9.2f} {row.gibibytes:7.2f} {row.ratio:7.3f} {row.error:8.1e} {row.worst:8.1e}"
+    print(f"{row.job:28} {row.form:22} {figures}", flush=True)
+
+
+def _heading(arguments: argparse.Namespace) -> dict:
+    """What the JSON says besides rows."""
+    cuda = arguments.device.startswith("cuda")
+    card = torch.cuda.get_device_name() if cuda else platform.processor() or "CPU"
+    heading = {"card": card, "torch": torch.__version__}
+    if arguments.job != "memory":
+        return heading
+    limit = torch.cuda.get_device_properties(arguments.device).total_memory / 2**30 if cuda else None
+    return {**heading, "card_gibibytes": limit, "work": _work(arguments), "repeats": arguments.repeats}
+
+
+def _work(arguments: argparse.Namespace) -> str:
+    if arguments.world == "pathfinder":
+        size = f"{arguments.batch} images, 25×{arguments.size}×{arguments.size}"
+        return f"hGRU 15×15, {size}, {arguments.precision}"
+    if arguments.world == "mask_head":
+        return f"mask-head hGRU, {arguments.rois} RoIs, 256×14×14, {arguments.precision}"
+    solver = _config(arguments.configs[0], arguments).SOLVER
+    return f"whole models, batch {solver.IMS_PER_BATCH}, {solver.AMP.DTYPE if solver.AMP.ENABLED else 'float32'}"
+
+
+def _write(path: Path, heading: dict, rows: list) -> None:
+    """All rows so far; a program that is stopped leaves a whole file."""
+    # JSON knows no NaN
+    known = [{key: None if value != value else value for key, value in row._asdict().items()} for row in rows]
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps({**heading, "rows": known}, indent=1) + "\n")
+    os.replace(partial, path)
+
+
 def main() -> None:
     arguments = parse_arguments()
-    card = torch.cuda.get_device_name() if arguments.device.startswith("cuda") else platform.processor() or "CPU"
-    print(f"{card}, PyTorch {torch.__version__}")
-    print(f"{'job':28} {'form':22} {'ms':>9} {'GiB':>7} {'ratio':>7} {'error':>8} {'worst':>8}")
-    rows = []
-    for row in _named_errors(model_rows(arguments)) if arguments.job == "models" else layer_rows(arguments):
-        rows.append(row)
-        print(
-            f"{row.job:28} {row.form:22} {row.milliseconds:9.2f} {row.gibibytes:7.2f} {row.ratio:7.3f} "
-            f"{row.error:8.1e} {row.worst:8.1e}",
-            flush=True,
-        )
-    if arguments.output:
-        # JSON knows no NaN
-        known = [{key: None if value != value else value for key, value in row._asdict().items()} for row in rows]
-        table = {"card": card, "torch": torch.__version__, "rows": known}
-        arguments.output.write_text(json.dumps(table, indent=1) + "\n")
+    produce = {"models": model_rows, "memory": memory_rows}.get(arguments.job, layer_rows)
+    with _one_line_errors(arguments):
+        heading, rows = _heading(arguments), []
+        print(f"{heading['card']}, PyTorch {heading['torch']}")
+        _print_row(None, arguments.job)
+        for row in produce(arguments):
+            rows.append(row)
+            _print_row(row, arguments.job)
+            if arguments.output:
+                _write(arguments.output, heading, rows)
 
 
 if __name__ == "__main__":

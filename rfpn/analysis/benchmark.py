@@ -1,5 +1,7 @@
 """Time, memory and gradient error of recurrent layers: plain and fast forms, and peers that do the same work."""
 
+import functools
+import importlib.util
 import statistics
 import time
 from contextlib import contextmanager
@@ -11,6 +13,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rfpn.layers import GALAHGRUCell, HGRUCell, RecurrentLayer
+
+# name -> (autocast type or None, TF32 allowed)
+PRECISIONS = {"fp32": (None, False), "tf32": (None, True), "bf16": (torch.bfloat16, False)}
 
 
 class Measurement(NamedTuple):
@@ -94,20 +99,19 @@ def compare(job: Job, device: torch.device, repeats: int = 5, peers: bool = Fals
     ``peers`` adds BPTT of as many steps with activation checkpointing and, where it is installed, TorchDEQ's layer.
     Peers have no penalty: compare them in jobs without one.
     """
-    torch.manual_seed(0)
-    x = torch.rand(job.size, device=device).square()
-    g = torch.randn_like(x) / x.numel() ** 0.5
+    x, g = drive_and_cotangent(job, device)
     forms = _forms(job, device) | (_peers(job) if peers else {})
     reference, baseline, waiting = None, None, []
-    for name, (make, autocast, tf32) in forms.items():
+    for name, make in forms.items():
+        autocast, tf32 = PRECISIONS[name.split()[-1]]
         torch.manual_seed(1)
         model = make().to(device).train()
-        with _precision(tf32):
-            gradient = _step(model, x, g, autocast)
+        with allowed_tf32(tf32):
+            gradient = training_step(model, x, g, autocast)
             # the same random weights under the same names as the reference: plain fp32 comes first
             reference = gradient if reference is None else reference
             errors = _errors(gradient, reference)
-            measured = measure(lambda: _step(model, x, g, autocast), device, repeats)
+            measured = measure(lambda: training_step(model, x, g, autocast), device, repeats)
         waiting.append(Row(job.name, name, *measured, float("nan"), *errors))
         baseline = measured.milliseconds if name == job.baseline else baseline
         if baseline:
@@ -116,50 +120,62 @@ def compare(job: Job, device: torch.device, repeats: int = 5, peers: bool = Fals
         del model, gradient
 
 
-def _forms(job: Job, device: torch.device) -> dict:
-    """Form -> (makes the layer, autocast type or None, TF32 allowed)."""
+def drive_and_cotangent(job: Job, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Drive x and cotangent g (R, C, H, W) of a job, always the same."""
+    torch.manual_seed(0)
+    x = torch.rand(job.size, device=device).square()
+    return x, torch.randn_like(x) / x.numel() ** 0.5
+
+
+def checkpoint_steps(layer: RecurrentLayer) -> RecurrentLayer:
+    """The layer itself, whose backward pass now computes every recorded step anew from its state (plain form)."""
+    layer.fast = "off"
+    # without random numbers in a cell, the states of the generators need not be kept
+    layer.step = functools.partial(checkpoint, layer.step, use_reentrant=False, preserve_rng_state=False)
+    return layer
+
+
+def _forms(job: Job, device: torch.device) -> dict[str, Callable[[], nn.Module]]:
+    """Form, which ends in a name of PRECISIONS -> makes the layer."""
 
     def layer(fast):
         return lambda: RecurrentLayer(job.cell(), fast=fast, **job.options)
 
-    forms = {"plain fp32": (layer("off"), None, False), "plain bf16": (layer("off"), torch.bfloat16, False)}
+    forms = {"plain fp32": layer("off"), "plain bf16": layer("off")}
     if device.type == "cuda":
-        forms["plain tf32"] = (layer("off"), None, True)
-        forms["fast bf16"] = (layer("auto"), torch.bfloat16, False)
-        forms["fast tf32"] = (layer("auto"), None, True)
-        forms["fast fp32"] = (layer("auto"), None, False)
+        forms["plain tf32"] = layer("off")
+        forms |= {f"fast {precision}": layer("auto") for precision in ("bf16", "tf32", "fp32")}
     return forms
 
 
-def _peers(job: Job) -> dict:
-    peers = {
-        f"checkpointed bptt {name}": (lambda: _Checkpointed(job.cell(), job.options["steps"]), autocast, False)
-        for name, autocast in (("fp32", None), ("bf16", torch.bfloat16))
-    }
-    try:
-        from torchdeq import get_deq
-    except ImportError:
-        return peers
-    options = {"f_max_iter": job.options["steps"], "b_max_iter": job.options.get("neumann_terms", 15)}
-    tolerances = {"f_tol": 0.0, "b_tol": 0.0, "ift": True}
+def _peers(job: Job) -> dict[str, Callable[[], nn.Module]]:
+    def checkpointed():
+        return checkpoint_steps(RecurrentLayer(job.cell(), job.options["steps"], gradient="bptt"))
 
     def deq():
-        solver = get_deq(f_solver="fixed_point_iter", b_solver="fixed_point_iter", **options, **tolerances)
-        return _Equilibrium(job.cell(), solver)
+        return _Equilibrium(job.cell(), _torchdeq(job.options["steps"], job.options.get("neumann_terms", 15)))
 
-    return peers | {"torchdeq fp32": (deq, None, False), "torchdeq bf16": (deq, torch.bfloat16, False)}
+    peers = {"checkpointed bptt": checkpointed}
+    if importlib.util.find_spec("torchdeq") is not None:
+        peers["torchdeq"] = deq
+    return {f"{name} {precision}": make for name, make in peers.items() for precision in ("fp32", "bf16")}
 
 
-class _Checkpointed(nn.Module):
-    def __init__(self, cell: nn.Module, steps: int):
-        super().__init__()
-        self.cell, self.steps = cell, steps
+def _torchdeq(steps: int, terms: int) -> nn.Module:
+    """TorchDEQ's layer set to the work of ``rbp``: as many steps, none of them judged, and as many terms.
 
-    def forward(self, x: Tensor) -> Tensor:
-        state = torch.zeros_like(x)
-        for _ in range(self.steps):
-            state = checkpoint(self.cell, x, state, use_reentrant=False)
-        return state
+    Its last step comes after its solver's, so the solver gets one less. Its backward solver starts from zero, so
+    term 0 costs it one iteration. hook_ift is its form that linearises at h_{T−1} without evaluating the cell again.
+    """
+    from torchdeq import get_deq
+    from torchdeq.solver import fixed_point_iter, register_solver
+
+    # by default its solvers return the iterate of least residual
+    register_solver("all_steps", functools.partial(fixed_point_iter, return_final=True))
+    limits = {"f_max_iter": steps - 1, "b_max_iter": terms + 1, "f_tol": 0.0, "b_tol": 0.0}
+    # the variant without statistics is its fastest, but knows no zero steps and does not work as its backward solver
+    forward = "simple_fixed_point_iter" if steps > 1 else "all_steps"
+    return get_deq(f_solver=forward, b_solver="all_steps", hook_ift=True, **limits)
 
 
 class _Equilibrium(nn.Module):
@@ -171,7 +187,7 @@ class _Equilibrium(nn.Module):
         return self.solver(lambda state: self.cell(x, state), torch.zeros_like(x))[0][-1]
 
 
-def _step(model: nn.Module, x: Tensor, g: Tensor, autocast: torch.dtype | None) -> dict[str, Tensor]:
+def training_step(model: nn.Module, x: Tensor, g: Tensor, autocast: torch.dtype | None) -> dict[str, Tensor]:
     """Gradients of one forward and backward pass."""
     model.zero_grad(set_to_none=True)
     x = x.detach().requires_grad_()
@@ -193,7 +209,7 @@ def _errors(gradient: dict[str, Tensor], reference: dict[str, Tensor]) -> tuple[
 
 
 @contextmanager
-def _precision(tf32: bool) -> Iterator[None]:
+def allowed_tf32(tf32: bool) -> Iterator[None]:
     """TF32 as told, and the library's fastest convolutions."""
     matmul = torch.backends.cuda.matmul
     before, matmul.allow_tf32 = matmul.allow_tf32, tf32
