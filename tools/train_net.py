@@ -10,7 +10,7 @@ from detectron2.engine import default_argument_parser
 from detectron2.evaluation import verify_results
 from detectron2.utils import comm
 
-from rfpn.engine.checkpoint import Checkpointer, check_complete
+from rfpn.engine.checkpoint import Checkpointer, check_complete, name_full_disk
 from rfpn.engine.launch import check_gpus, launch
 from rfpn.engine.setup import one_line_errors, setup
 from rfpn.engine.trainer import Trainer
@@ -19,19 +19,20 @@ from rfpn.engine.trainer import Trainer
 def main(args):
     """What every process of the job does."""
     with one_line_errors():
-        if args.eval_only:
-            return evaluate(args)
-        trainer = Trainer(setup(args))
-        trainer.resume_or_load(resume=args.resume)
-        return trainer.train()
+        cfg = setup(args)
+        with name_full_disk(cfg.OUTPUT_DIR):
+            if args.eval_only:
+                return evaluate(cfg, args.resume)
+            trainer = Trainer(cfg)
+            trainer.resume_or_load(resume=args.resume)
+            return trainer.train()
 
 
-def evaluate(args):
-    """Score MODEL.WEIGHTS on DATASETS.TEST."""
-    cfg = setup(args)
+def evaluate(cfg, resume):
+    """Score MODEL.WEIGHTS, or with ``resume`` the last checkpoint, on DATASETS.TEST."""
     model = Trainer.build_model(cfg)
     checkpointer = Checkpointer(model, save_dir=cfg.OUTPUT_DIR)
-    checkpointer.resume_or_load(cfg.MODEL.WEIGHTS, resume=args.resume)
+    checkpointer.resume_or_load(cfg.MODEL.WEIGHTS, resume=resume)
     check_complete(checkpointer, cfg.MODEL.ALLOW_MISSING_WEIGHTS)
     results = Trainer.test(cfg, model)
     if comm.is_main_process():

@@ -1,5 +1,7 @@
 """Checkpoints: written whole or not at all, read without running anything, summed up in one line."""
 
+import contextlib
+import errno
 import json
 import logging
 import os
@@ -35,10 +37,8 @@ class Checkpointer(DetectionCheckpointer):
             if not isinstance(reason, OSError):
                 raise
             self.remove_partial()
-            last = os.path.basename(self.get_checkpoint_file()) or "none"
             path = os.path.abspath(os.path.join(self.save_dir, name + ".pth"))
-            message = f"{path} could not be written: {reason.strerror or reason}; the last good checkpoint is {last}"
-            raise OSError(message) from error
+            raise OSError(f"{path} could not be written: {reason.strerror or reason}; {_last_good(self.save_dir)}") from error
 
     def tag_last_checkpoint(self, last_filename_basename: str) -> None:
         """Move a finished file to its name, then point ``last_checkpoint`` to it."""
@@ -106,6 +106,19 @@ def check_complete(checkpointer: Checkpointer, allow_missing: bool) -> None:
         )
 
 
+@contextlib.contextmanager
+def name_full_disk(folder: str):
+    """Raise OSError naming the file, or else ``folder``, and the last good checkpoint where no room is left to write."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        # a write to a file that is open fails without its name
+        place = error.filename or f"OUTPUT_DIR {os.path.abspath(folder)}"
+        raise OSError(f"{place}: {error.strerror}; {_last_good(folder)}") from error
+
+
 def cut_log(path: str, iteration: int) -> None:
     """Cut a log of one JSON object a line where ``iteration`` begins, or before that where a line is incomplete."""
     if not os.path.isfile(path):
@@ -124,6 +137,11 @@ def cut_log(path: str, iteration: int) -> None:
                 break
             kept += len(line)
         file.truncate(kept)
+
+
+def _last_good(folder: str) -> str:
+    tag = Path(folder) / "last_checkpoint"
+    return f"the last good checkpoint is {tag.read_text().strip() if tag.is_file() else 'none'}"
 
 
 def _pycls_format(data: dict) -> dict:

@@ -16,6 +16,7 @@ from detectron2.utils.file_io import PathManager
 from detectron2.utils.logger import setup_logger
 
 from rfpn.config import get_cfg
+from rfpn.engine.checkpoint import name_full_disk
 from rfpn.engine.optimizer import OPTIMIZERS
 from rfpn.engine.step import DTYPES
 from rfpn.layers.checks import Range, check_setting
@@ -44,7 +45,8 @@ def setup(args) -> CfgNode:
     cfg = load_cfg(args.config_file, args.opts)
     check_weights(cfg)
     cfg.freeze()
-    default_setup(cfg, args)
+    with name_full_disk(cfg.OUTPUT_DIR):
+        default_setup(cfg, args)
     setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank(), name="rfpn")
     return cfg
 
