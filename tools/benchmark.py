@@ -56,7 +56,7 @@ def parse_arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     whole = arguments.job == "models" or arguments.job == "memory" and arguments.world == "model"
     if whole and not arguments.configs:
-        parser.error("models needs --configs")
+        parser.error("whole models: needs --configs")
     arguments.repeats = arguments.repeats or (2 if arguments.job == "memory" else 5)
     arguments.steps = arguments.steps or (SWEEP if arguments.job == "memory" else [20])
     if arguments.job != "memory" and len(arguments.steps) > 1:

@@ -73,7 +73,8 @@ def draw(sweeps: list[dict]) -> Figure:
         for axis, (key, label) in zip(axes, PANELS.items()):
             _draw_panel(axis, sweep, key)
             axis.set(title=_title(sweep), xlabel="steps of processing T", ylabel=label)
-        axes[0].legend(fontsize=8)
+        # without CUDA there is no memory to show
+        axes[1].legend(fontsize=8)
     return figure
 
 

@@ -25,9 +25,15 @@ def test_rows_refer_to_the_baseline_and_to_the_reference_gradient():
     # the same gradients by another way
     assert rows["checkpointed bptt fp32"].error < 1e-5
     assert 0 < rows["plain bf16"].error < 0.1
-    assert math.isclose(
-        rows["plain bf16"].ratio, rows["plain bf16"].milliseconds / rows["plain fp32"].milliseconds
-    )
+    assert math.isclose(rows["plain bf16"].ratio, rows["plain bf16"].milliseconds / rows["plain fp32"].milliseconds)
+
+
+@pytest.mark.parametrize("steps, terms", [(1, 5), (4, 5), (4, 0)])
+def test_torchdeq_does_the_same_work(steps, terms):
+    pytest.importorskip("torchdeq")
+    job = _job(gradient="rbp", neumann_terms=terms, steps=steps)
+    rows = {row.form: row for row in compare(job, CPU, 1, peers=True)}
+    assert rows["torchdeq fp32"].error < 1e-5 and rows["torchdeq bf16"].error < 0.1
 
 
 def test_flags_are_as_before():

@@ -3,6 +3,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import benchmark
+import pytest
+import torch
+
+from rfpn.analysis import memory
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tools" / "benchmark.py"
 
@@ -20,4 +26,90 @@ def test_table_and_json(tmp_path):
 
 def test_models_without_configurations():
     result = subprocess.run([sys.executable, PROGRAM, "models"], cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 2 and "models needs --configs" in result.stderr
+    assert result.returncode == 2 and "needs --configs" in result.stderr
+
+
+def _run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["benchmark.py", *map(str, arguments)])
+    benchmark.main()
+
+
+def _rows(path):
+    return {(row["job"], row["method"], row["steps"]): row for row in json.loads(path.read_text())["rows"]}
+
+
+@pytest.mark.parametrize("world", ["pathfinder", "mask_head"])
+def test_memory_of_a_layer(world, tmp_path, monkeypatch, capsys):
+    output = tmp_path / "rows.json"
+    small = "--device cpu --batch 1 --size 8 --rois 1 --steps 2,1 --terms 1 --repeats 1 --precision fp32".split()
+    _run(monkeypatch, "memory", "--world", world, *small, "--methods", "rbp,crbp", "--output", output)
+    rows = _rows(output)
+    assert [key[1:] for key in rows] == [("rbp", 1), ("crbp", 1), ("rbp", 2), ("crbp", 2)]
+    assert all(row["milliseconds"] > 0 and row["gibibytes"] is None for row in rows.values())
+    assert "fp32" in json.loads(output.read_text())["work"] and "crbp" in capsys.readouterr().out
+
+
+def test_rows_are_kept_when_a_sweep_is_stopped(tmp_path, monkeypatch):
+    output = tmp_path / "rows.json"
+    measure_layer, counts = memory.measure_layer, []
+
+    def stop(job, *rest):
+        counts.append(job.options["steps"])
+        if len(counts) == 3:
+            raise KeyboardInterrupt
+        if len(counts) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return measure_layer(job, *rest)
+
+    monkeypatch.setattr(memory, "measure_layer", stop)
+    small = "--device cpu --batch 1 --size 8 --repeats 1 --methods bptt,rbp".split()
+    with pytest.raises(KeyboardInterrupt):
+        _run(monkeypatch, "memory", *small, "--steps", "1,2", "--output", output)
+    assert {key[1:]: row["outcome"] for key, row in _rows(output).items()} == {
+        ("bptt", 1): "measured",
+        ("rbp", 1): "out of memory",
+    }
+
+
+def test_memory_of_whole_models(scenes, tmp_path, monkeypatch):
+    """A configuration without recurrent layers is measured once, another at every T."""
+    quick = ROOT / "configs" / "quick_schedules" / "rfpn_quick.yaml"
+    fpn = tmp_path / "fpn.yaml"
+    fpn.write_text(f"_BASE_: {quick}\nMODEL:\n  ROI_MASK_HEAD:\n    NAME: MaskRCNNConvUpsampleHead\n    NORM: ''\n")
+    seen = []
+    train_step = benchmark._train_step
+
+    def note(cfg, batches):
+        node = cfg.MODEL.RECURRENT
+        step = train_step(cfg, batches)
+        seen.append((node.STEPS, node.GRADIENT, node.LIPSCHITZ.WEIGHT > 0, step))
+        return step
+
+    monkeypatch.setattr(benchmark, "_train_step", note)
+    sets = ["DATASETS.TRAIN", "('tiny_scenes',)", "DATALOADER.NUM_WORKERS", "0", "SOLVER.BASE_LR", "1e-9"]
+    small = "--device cpu --steps 1,2 --repeats 1 --output".split()
+    output = tmp_path / "rows.json"
+    _run(monkeypatch, "memory", "--world", "model", *small, output, "--configs", fpn, quick, "--opts", *sets)
+    rows = _rows(output)
+    keys = [("rfpn_quick", method, steps) for steps in (1, 2) for method in benchmark.METHODS]
+    assert list(rows) == [("fpn", "feedforward", None), *keys]
+    assert all(row["outcome"] == "measured" for row in rows.values())
+    methods = [("bptt", False), ("bptt", False), ("rbp", False), ("rbp", True)]
+    assert [one[:3] for one in seen[1:]] == [(steps, *method) for steps in (1, 2) for method in methods]
+    checkpointed = [one[3].model.roi_heads.mask_head.recurrent.fast == "off" for one in seen[1:]]
+    assert checkpointed == [False, True, False, False] * 2
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("memory --methods bptt,tbptt", "is not a list of bptt"),
+        ("memory --steps 1,0", "is not a whole number above 0"),
+        ("memory --world model", "needs --configs"),
+        ("pathfinder --steps 1,2", "several --steps are for memory"),
+    ],
+)
+def test_wrong_arguments(words, message, monkeypatch, capsys):
+    with pytest.raises(SystemExit) as end:
+        _run(monkeypatch, *words.split())
+    assert end.value.code == 2 and message in capsys.readouterr().err

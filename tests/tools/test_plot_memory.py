@@ -1,0 +1,70 @@
+"""tools/plot_memory.py: tables and figure from what the benchmark wrote."""
+
+import json
+import sys
+
+import cv2
+import plot_memory
+import pytest
+from matplotlib.colors import to_hex
+
+
+def _row(method, steps, gibibytes, outcome="measured", job="pathfinder"):
+    milliseconds = None if gibibytes is None else 10.0 * steps if steps else 5.0
+    return {"job": job, "method": method, "steps": steps, "milliseconds": milliseconds, "gibibytes": gibibytes, "outcome": outcome}
+
+
+@pytest.fixture
+def sweep():
+    rows = [_row("feedforward", None, 1.5, job="fpn"), _row("bptt", 1, 2.0), _row("crbp", 1, 4.0)]
+    rows += [_row("bptt", 20, None, "out of memory"), _row("crbp", 20, 4.0), _row("bptt", 300, None, "skipped")]
+    rows += [_row("crbp", 300, None, "out of time")]
+    return {"card": "Card X", "card_gibibytes": 80.0, "work": "small work", "rows": rows}
+
+
+def _run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["plot_memory.py", *map(str, arguments)])
+    plot_memory.main()
+
+
+def test_table_and_picture(sweep, tmp_path, monkeypatch, capsys):
+    path, picture = tmp_path / "rows.json", tmp_path / "memory.png"
+    path.write_text(json.dumps(sweep))
+    _run(monkeypatch, path, path, "--output", picture)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "small work, Card X: GiB / ms"
+    assert "| T | 1 | 20 | 300 |" in lines and "| fpn | 1.50 / 5.0 |  |  |" in lines
+    assert "| BPTT | 2.00 / 10.0 | out of memory | skipped |" in lines
+    assert "| C-RBP | 4.00 / 10.0 | 4.00 / 200.0 | out of time |" in lines
+    assert cv2.imread(str(picture)).std() > 0
+
+
+def test_cross_stands_at_the_limit_of_the_card(sweep):
+    memory, duration = plot_memory.draw([sweep]).axes
+    assert "Card X" in memory.get_title() and memory.get_xscale() == memory.get_yscale() == "log"
+    (cross,) = (line for line in memory.lines if line.get_marker() == "x")
+    assert (cross.get_xdata(), cross.get_ydata()) == ([20], [80.0])
+    assert to_hex(cross.get_color()) == to_hex(plot_memory.STYLES["bptt"]["color"])
+    curves = {line.get_label(): line for line in duration.lines}
+    assert list(curves["C-RBP"].get_ydata()) == [10.0, 200.0] and list(curves["BPTT"].get_xdata()) == [1]
+    assert "fpn" in curves
+
+
+def test_rows_of_a_cpu_have_no_memory(sweep):
+    sweep["card_gibibytes"] = None
+    for row in sweep["rows"]:
+        row["gibibytes"] = None
+    memory, duration = plot_memory.draw([sweep]).axes
+    assert not memory.lines and duration.lines
+    assert "| C-RBP | 10.0 | 200.0 | out of time |" in plot_memory.table(sweep)
+
+
+def test_wrong_files_are_named(tmp_path, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        _run(monkeypatch, tmp_path / "none.json")
+    other = tmp_path / "other.json"
+    other.write_text('{"rows": []}')
+    with pytest.raises(SystemExit):
+        _run(monkeypatch, other)
+    errors = capsys.readouterr().err
+    assert "none.json does not exist" in errors and "other.json does not come from" in errors
