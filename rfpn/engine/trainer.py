@@ -60,12 +60,12 @@ class Trainer(DefaultTrainer):
         self.register_hooks(self.build_hooks())
 
     def build_hooks(self) -> list:
-        """Detectron2's hooks; before the writers, scalars of recurrent layers and process, pictures of predictions."""
+        """Detectron2's hooks; first, scalars of recurrent layers; before the writers, of the process, and pictures."""
         hooks = super().build_hooks()
         if not comm.is_main_process():
             return hooks
-        ours = [RecurrentDiagnostics(), ProcessStatistics(), PredictionImages(self.cfg)]
-        return hooks[:-1] + ours + hooks[-1:]
+        # evaluation leaves its own values in the layers
+        return [RecurrentDiagnostics(), *hooks[:-1], ProcessStatistics(), PredictionImages(self.cfg), hooks[-1]]
 
     def resume_or_load(self, resume: bool = True) -> None:
         """Go on from the last checkpoint in ``OUTPUT_DIR``, or load ``MODEL.WEIGHTS`` alone and start anew.

@@ -17,6 +17,9 @@ SCHEDULE_TITLES = {"lr": "learning rate", "time": "seconds an iteration", "max_m
 # scores that are drawn at first; the others appear when clicked on in the legend
 _SHOWN = {"PQ", "PQ_th", "PQ_st", "IoU", "precision", "recall", "AP", "AP50", "AP75", "mIoU", "pACC"}
 
+# points of a line up to which each gets a mark
+_MARKED = 50
+
 
 def loss_chart(scalars: dict[str, Series]) -> go.Figure | None:
     """All losses against the iteration, with a switch between linear and logarithmic axes; None without losses."""
@@ -49,7 +52,9 @@ def recurrent_charts(scalars: dict[str, Series]) -> list[go.Figure]:
 
 def schedule_charts(scalars: dict[str, Series]) -> list[go.Figure]:
     """Learning rate, time and memory against the iteration."""
-    return [_lines(title, {name: scalars[name]}) for name, title in SCHEDULE_TITLES.items() if name in scalars]
+    figures = [_lines(title, {name: scalars[name]}) for name, title in SCHEDULE_TITLES.items() if name in scalars]
+    # around a constant plotly would draw an axis from -1 to 1
+    return [figure.update_yaxes(rangemode="tozero") for figure in figures]
 
 
 def score_charts(scores: dict[str, dict[str, Series]]) -> list[go.Figure]:
@@ -59,7 +64,7 @@ def score_charts(scores: dict[str, dict[str, Series]]) -> list[go.Figure]:
         totals = {name: values for name, values in series.items() if "-" not in name}
         if all(len(iterations) < 2 for iterations, _ in totals.values()):
             continue
-        figure = _lines(task, totals, mode="lines+markers")
+        figure = _lines(task, totals)
         for line in figure.data:
             line.visible = True if line.name in _SHOWN else "legendonly"
         figures.append(figure.update_layout(showlegend=True))
@@ -74,7 +79,7 @@ def course_charts(courses: dict[str, dict[str, Series]]) -> list[go.Figure]:
     figures = []
     for score in (score for score in shown if score in names):
         lines = {label: course[score] for label, course in courses.items() if score in course}
-        figure = _lines(shown[score], lines, mode="lines+markers")
+        figure = _lines(shown[score], lines)
         figures.append(figure.update_xaxes(title_text="step").update_layout(showlegend=True))
     return figures
 
@@ -113,9 +118,13 @@ def steps_chart(title: str, pictures: dict[int, str], size: tuple[int, int], tra
     )
 
 
-def _lines(title: str, series: dict[str, Series], mode: str = "lines", height: int = 300) -> go.Figure:
+def _lines(title: str, series: dict[str, Series], height: int = 300) -> go.Figure:
     figure = go.Figure([
-        go.Scatter(x=x, y=y, name=name, mode=mode, line={"color": COLORS[index % len(COLORS)]})
+        # a single point makes no line
+        go.Scatter(
+            x=x, y=y, name=name, mode="lines+markers" if len(x) <= _MARKED else "lines",
+            line={"color": COLORS[index % len(COLORS)]},
+        )  # fmt: skip
         for index, (name, (x, y)) in enumerate(series.items())
     ])
     _style(figure, title, height)

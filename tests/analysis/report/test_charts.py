@@ -31,7 +31,13 @@ def test_a_figure_for_each_quantity_with_a_line_for_each_layer():
 
 
 def test_schedule_takes_what_there_is():
-    assert [figure.layout.title.text for figure in schedule_charts({"lr": SERIES})] == ["learning rate"]
+    (figure,) = schedule_charts({"lr": SERIES})
+    assert figure.layout.title.text == "learning rate" and figure.layout.yaxis.rangemode == "tozero"
+
+
+def test_a_single_point_can_be_seen_and_many_are_a_line():
+    modes = [loss_chart({"loss": (list(range(n)), [1.0] * n)}).data[0].mode for n in (1, 500)]
+    assert modes == ["lines+markers", "lines"]
 
 
 def test_scores_leave_out_single_classes_and_single_evaluations():
