@@ -11,7 +11,8 @@ from matplotlib.colors import to_hex
 
 def _row(method, steps, gibibytes, outcome="measured", job="pathfinder"):
     milliseconds = None if gibibytes is None else 10.0 * steps if steps else 5.0
-    return {"job": job, "method": method, "steps": steps, "milliseconds": milliseconds, "gibibytes": gibibytes, "outcome": outcome}
+    measured = {"milliseconds": milliseconds, "gibibytes": gibibytes}
+    return {"job": job, "method": method, "steps": steps, **measured, "outcome": outcome}
 
 
 @pytest.fixture
