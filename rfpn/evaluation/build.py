@@ -14,7 +14,8 @@ from rfpn.evaluation.pathfinder import PathfinderEvaluator
 def build_evaluator(cfg: CfgNode, dataset_name: str, output_folder: str | None = None) -> DatasetEvaluator:
     """Evaluators for a data set by its ``evaluator_type``.
 
-    ``coco_panoptic_seg``: semantic mIoU, box and mask AP, PQ; ``sem_seg`` and ``coco``: the first, the second;
+    ``coco_panoptic_seg``: semantic mIoU, box and mask AP, PQ, and of generated scenes PQ and false detections with and
+    without a conflict of textures; ``sem_seg`` and ``coco``: the first, the second;
     ``pathfinder``: IoU of the target contour. Recurrent models: also how far they settled.
 
     Raises:
@@ -34,7 +35,8 @@ def build_evaluator(cfg: CfgNode, dataset_name: str, output_folder: str | None =
         tasks = ("bbox", "segm") if cfg.MODEL.MASK_ON else ("bbox",)
         evaluators.append(COCOEvaluator(dataset_name, tasks, distributed=True, output_dir=folder))
     if kind == "coco_panoptic_seg" and cfg.MODEL.META_ARCHITECTURE != "GeneralizedRCNN":
-        evaluators.append(PanopticEvaluator(dataset_name, folder, workers=cfg.TEST.PQ_WORKERS))
+        workers, flags = cfg.TEST.PQ_WORKERS, ("texture_conflict",)
+        evaluators.append(PanopticEvaluator(dataset_name, folder, workers=workers, flags=flags))
     if not evaluators:
         raise ValueError(f"data set {dataset_name}: no evaluator for evaluator_type {kind!r}")
     return DatasetEvaluators([*evaluators, convergence])

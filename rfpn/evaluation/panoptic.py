@@ -6,6 +6,7 @@ import logging
 import os
 import tempfile
 from collections import OrderedDict
+from functools import partial
 from typing import Optional
 
 import torch
@@ -31,17 +32,30 @@ class PanopticEvaluator(COCOPanopticEvaluator):
 
     A group of which no category occurs (a set without stuff, say) scores NaN, with 0 categories in the table; "All"
     is then the other group. See :func:`rfpn.evaluation.pq.score_panoptic` for the ground truth's checks.
+
+    Images whose records in the JSON bear one of ``flags`` are scored apart from the others as well, under the flag's
+    name and under ``no_`` and that name: PQ and the mean number of things in an image that were found where there is
+    none (``false_things``) and not found (``missed_things``). Sets without the flag have no such scores.
     """
 
-    def __init__(self, dataset_name: str, output_dir: Optional[str] = None, *, workers: Optional[int] = None):
+    def __init__(
+        self,
+        dataset_name: str,
+        output_dir: Optional[str] = None,
+        *,
+        workers: Optional[int] = None,
+        flags: tuple[str, ...] = (),
+    ):
         """
         Args:
             dataset_name: a registered panoptic set.
             output_dir: folder for ``predictions.json``; default: not kept.
             workers: processes of the scoring, at most one a CPU and one an image; default: one for 25 images.
+            flags: keys of images' records, such as the scenes' ``texture_conflict``.
         """
         super().__init__(dataset_name, output_dir)
         self._workers = workers
+        self._flags = flags
 
     def process(self, inputs: list, outputs: list) -> None:
         """Takes N images' inputs (``image_id``, ``file_name``) and outputs (``panoptic_seg``)."""
@@ -76,17 +90,45 @@ class PanopticEvaluator(COCOPanopticEvaluator):
             if self._output_dir:
                 with open(os.path.join(self._output_dir, "predictions.json"), "w") as f:
                     json.dump({**gt, "annotations": predictions}, f)
-            quality = score_panoptic(gt, self._metadata.panoptic_root, predictions, folder, workers=self._workers)
+            score = partial(
+                score_panoptic,
+                gt_folder=self._metadata.panoptic_root,
+                predictions=predictions,
+                pred_folder=folder,
+                workers=self._workers,
+            )
+            quality = score(gt)
+            subsets = {name: (len(part["annotations"]), score(part)) for name, part in _subsets(gt, self._flags).items()}
         if quality["area_mismatches"]:
             logger.warning(
                 f"{self._metadata.panoptic_json}: {quality['area_mismatches']} segments' 'area' is not their number of "
                 "pixels; counted anew"
             )
         _log_table(quality)
-        results = {}
-        for group, suffix in _SUFFIXES.items():
-            results.update({f"{key.upper()}{suffix}": 100 * quality[group][key] for key in ("pq", "sq", "rq")})
-        return OrderedDict({"panoptic_seg": results})
+        results = OrderedDict(panoptic_seg=_percent(quality, ("pq", "sq", "rq")))
+        for name, (images, part) in subsets.items():
+            things = {f"{key}_things": part["segments"]["Things"][key] / images for key in ("false", "missed")}
+            results[name] = {**_percent(part, ("pq",)), **things, "images": images}
+        return results
+
+
+def _percent(quality: dict, keys: tuple) -> dict:
+    """Qualities of all groups in percent, by the names that are logged."""
+    return {f"{k.upper()}{suffix}": 100 * quality[g][k] for g, suffix in _SUFFIXES.items() for k in keys}
+
+
+def _subsets(gt: dict, flags: tuple) -> dict:
+    """The panoptic JSON cut to the images that bear a flag, and to those that do not, by name; empty ones left out."""
+    subsets = {}
+    for flag in flags:
+        flagged = {image["id"] for image in gt["images"] if image.get(flag)}
+        if not flagged:
+            continue
+        for name, wanted in ((flag, True), (f"no_{flag}", False)):
+            annotations = [a for a in gt["annotations"] if (a["image_id"] in flagged) == wanted]
+            if annotations:
+                subsets[name] = {**gt, "annotations": annotations}
+    return subsets
 
 
 def visible_segments(panoptic_seg: torch.Tensor, segments_info: list, name: str) -> list:

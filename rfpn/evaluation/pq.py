@@ -18,6 +18,8 @@ _IMAGES_A_WORKER = 25
 
 # Result group -> whether its categories are things; None is both.
 GROUPS = {"All": None, "Things": True, "Stuff": False}
+# Name of a count of segments -> panopticapi's.
+_SEGMENTS = {"matched": "tp", "false": "fp", "missed": "fn"}
 
 
 def score_panoptic(
@@ -38,6 +40,8 @@ def score_panoptic(
     Returns:
         group ("All", "Things", "Stuff") -> ``pq``, ``sq``, ``rq`` in [0, 1] and ``n``, the number of categories that
         occur. A group in which no category occurs has NaN and n = 0. ``per_class``: category id -> pq, sq, rq.
+        ``segments``: group -> number of segments ``matched``, ``false`` (predicted, without a match; those mostly on
+        void or on a crowd of their category left out) and ``missed``.
         ``area_mismatches``: number of ground-truth segments whose JSON area was wrong.
 
     Raises:
@@ -61,6 +65,7 @@ def score_panoptic(
         total += stat
         mismatches += wrong_areas
     results = {group: _average(total, categories, isthing) for group, isthing in GROUPS.items()}
+    results["segments"] = {group: _count(total, categories, isthing) for group, isthing in GROUPS.items()}
     results["per_class"] = {i: _class_quality(total[i]) for i in categories}
     results["area_mismatches"] = mismatches
     return results
@@ -129,7 +134,7 @@ def _class_quality(stat) -> dict:
 
 
 def _average(total, categories: dict, isthing: Optional[bool]) -> dict:
-    group = [i for i, c in categories.items() if isthing is None or bool(c["isthing"]) == isthing]
+    group = _members(categories, isthing)
     qualities = [q for q in (_class_quality(total[i]) for i in group) if not math.isnan(q["pq"])]
     if not qualities:
         return {"pq": math.nan, "sq": math.nan, "rq": math.nan, "n": 0}
@@ -137,3 +142,12 @@ def _average(total, categories: dict, isthing: Optional[bool]) -> dict:
     if not all(0 <= value <= 1 + 1e-9 for value in means.values()):
         raise ValueError(f"panoptic quality {means} is outside [0, 1]: the ground truth is inconsistent")
     return {**means, "n": len(qualities)}
+
+
+def _count(total, categories: dict, isthing: Optional[bool]) -> dict:
+    stats = [total[i] for i in _members(categories, isthing)]
+    return {name: int(sum(getattr(s, key) for s in stats)) for name, key in _SEGMENTS.items()}
+
+
+def _members(categories: dict, isthing: Optional[bool]) -> list:
+    return [i for i, c in categories.items() if isthing is None or bool(c["isthing"]) == isthing]

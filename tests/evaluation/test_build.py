@@ -1,10 +1,13 @@
 """Evaluators follow the data set's evaluator_type."""
 
 import pytest
+import torch
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.evaluation import COCOEvaluator, DatasetEvaluators, SemSegEvaluator
 
 from rfpn.data.panoptic import register_panoptic_folder
+from rfpn.data.scenes.dataset import write_scenes
+from rfpn.data.scenes.render import SceneOptions
 from rfpn.engine.setup import load_cfg
 from rfpn.evaluation import build_evaluator
 from rfpn.evaluation.convergence import ConvergenceEvaluator
@@ -54,3 +57,18 @@ def test_an_unknown_type_is_named(cfg):
     MetadataCatalog.get("evaluators_unknown").evaluator_type = "depth"
     with pytest.raises(ValueError, match="evaluators_unknown.*'depth'"):
         build_evaluator(cfg, "evaluators_unknown")
+
+
+def test_scenes_with_a_conflict_of_textures_are_scored_apart(cfg, tmp_path):
+    write_scenes(str(tmp_path / "scenes"), "val", 6, options=SceneOptions(height=64, width=64, texture_conflict=0.5))
+    register_panoptic_folder("evaluators_scenes", str(tmp_path / "scenes"), "val")
+    evaluator = build_evaluator(cfg, "evaluators_scenes")._evaluators[2]
+    evaluator.reset()
+    records = DatasetCatalog.get("evaluators_scenes")
+    nothing = {"panoptic_seg": (torch.zeros(64, 64, dtype=torch.int32), [])}
+    evaluator.process(records, [nothing] * len(records))
+    results = evaluator.evaluate()
+    images = {name: results[name]["images"] for name in ("texture_conflict", "no_texture_conflict")}
+    missed = sum(results[name]["missed_things"] * count for name, count in images.items())
+    assert sum(images.values()) == 6 and all(images.values())
+    assert missed == pytest.approx(sum(len(record["annotations"]) for record in records))

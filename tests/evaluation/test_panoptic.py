@@ -15,7 +15,7 @@ from rfpn.data.panoptic import register_panoptic_folder
 from rfpn.data.scenes.dataset import write_scenes
 from rfpn.evaluation.panoptic import PanopticEvaluator, self_test, visible_segments
 from tests.data.conftest import catalogs  # noqa: F401
-from tests.data.tiny_panoptic import CATEGORIES, mixed_layouts, write_set
+from tests.data.tiny_panoptic import CATEGORIES, edit_json, mixed_layouts, write_set
 
 pytestmark = pytest.mark.usefixtures("catalogs")
 
@@ -170,3 +170,40 @@ def test_predictions_are_kept_where_asked(tiny, tmp_path):
         evaluator.process([record], [{"panoptic_seg": merged()}])
     evaluator.evaluate()
     assert (tmp_path / "out/predictions.json").is_file()
+
+
+def things_at(*boxes):
+    """A prediction of things (contiguous class, x0, y0, x1, y1) in order, void elsewhere."""
+    panoptic_seg, segments = torch.zeros(48, 64, dtype=torch.int32), []
+    for number, (category, x0, y0, x1, y1) in enumerate(boxes, start=1):
+        panoptic_seg[y0:y1, x0:x1] = number
+        segments.append({"id": number, "isthing": True, "category_id": category, "score": 1.0})
+    return panoptic_seg, segments
+
+
+def test_flagged_images_are_scored_apart_from_the_others(tmp_path):
+    both, stuff = mixed_layouts()
+    root = write_set(tmp_path / "set", [both, stuff, both])
+
+    def flag(content):
+        content["images"][0]["texture_conflict"] = True
+        content["images"][1]["texture_conflict"] = False
+
+    edit_json(root / "annotations" / "panoptic_train.json", flag)
+    register_panoptic_folder("flagged", str(root), "train")
+    # the dog is found, the cow taken for a dog, and a cat seen in the sky
+    found = [things_at((1, 4, 10, 24, 30), (1, 30, 14, 50, 40), (0, 52, 0, 64, 10)), things_at(), things_at()]
+    for flags, tasks in ((), 1), (("texture_conflict",), 3), (("night",), 1):
+        evaluator = PanopticEvaluator("flagged", flags=flags)
+        evaluator.reset()
+        for record, prediction in zip(DatasetCatalog.get("flagged"), found):
+            evaluator.process([record], [{"panoptic_seg": prediction}])
+        results = evaluator.evaluate()
+        assert len(results) == tasks
+        if tasks == 1:
+            continue
+        conflict, rest = results["texture_conflict"], results["no_texture_conflict"]
+        assert (conflict["images"], conflict["false_things"], conflict["missed_things"]) == (1, 2, 1)
+        assert (rest["images"], rest["false_things"], rest["missed_things"]) == (2, 0, 1)
+        assert conflict["PQ_th"] == pytest.approx(100 * (1 / 1.5) / 3) and conflict["PQ_st"] == 0
+        assert rest["PQ"] == 0 and rest.keys() == conflict.keys()

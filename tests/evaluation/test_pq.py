@@ -50,6 +50,7 @@ def test_B4_truth_as_prediction_is_perfect(tmp_path):
     result = score(tmp_path, [picture(HALF, BOX)], [picture(HALF, BOX)])
     for group, n in (("All", 2), ("Things", 1), ("Stuff", 1)):
         assert result[group] == {"pq": 1.0, "sq": 1.0, "rq": 1.0, "n": n}
+        assert result["segments"][group] == {"matched": n, "false": 0, "missed": 0}
 
 
 def test_equals_panopticapi_on_random_pictures(tmp_path):
