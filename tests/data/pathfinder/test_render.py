@@ -94,6 +94,14 @@ def two_chains(marker=(50.0, 150.0), count=14, second=(52.5, 200.0)):
     return Scene(dashes + [Dash(second[0] + 11 * k, second[1], 1.0, 0.0, 1) for k in range(14)], marker)
 
 
+def test_F1_strokes_that_add_up_to_more_than_white_are_white(monkeypatch):
+    monkeypatch.setattr("rfpn.data.pathfinder.render.find_problem", lambda *_: "")  # which refuses strokes so close
+    scene = two_chains(marker=(50.0, 150.8), second=(74.5, 152.5))
+    dashes = [dash._replace(y=150.8) for dash in scene.dashes[:14]] + scene.dashes[14:]
+    image = draw_picture(scene._replace(dashes=dashes), SETTINGS).image
+    assert (image[150:153, 74] == 255).all()  # the middle pixel is covered by 0.75 and 0.45
+
+
 @pytest.mark.parametrize(
     "scene, problem",
     [
