@@ -61,6 +61,8 @@ def test_D5_a_killed_run_leaves_the_same_weights_and_state_bit_by_bit(runs):
     whole, killed = (torch.load(runs[0] / name / "model_final.pth", weights_only=True) for name in ("whole", "killed"))
     assert_equal(whole, killed)
     assert whole["trainer"]["samples"] == 400
+    # steps since the loss scale changed
+    assert whole["trainer"]["_trainer"]["grad_scaler"]["_growth_tracker"] == 200
     moments = whole["trainer"]["_trainer"]["optimizer"]["state"]
     assert moments and all(float(moment["step"]) == 200 for moment in moments.values())
 
