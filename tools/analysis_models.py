@@ -17,7 +17,8 @@ from rfpn.engine.checkpoint import Checkpointer, check_complete
 from rfpn.engine.setup import check_weights, load_cfg
 
 WEIGHTS_HELP = """a checkpoint and its name in tables and figures, repeatable; NAME defaults to the file's folder.
-Without --config-file each checkpoint is read with the config.yaml beside it"""
+Without --config-file each checkpoint is read with the .yaml of its own name beside it (models of the zoo), or else with
+the config.yaml there (runs)"""
 
 
 def analysis_parser(description: str) -> argparse.ArgumentParser:
@@ -56,10 +57,7 @@ def model_configs(args) -> dict[str, CfgNode]:
             raise ValueError(f"--weights {text}: a name must not be empty or hold {os.sep!r}, it becomes part of file names")
         if name in configs:
             raise ValueError(f"--weights: two models are named {name!r}; give names as in NAME=FILE")
-        config = args.config_file or os.path.join(os.path.dirname(path), "config.yaml")
-        if not os.path.isfile(config):
-            raise FileNotFoundError(f"--weights {path} has no config.yaml beside it; give --config-file")
-        configs[name] = _checked(load_cfg(config, [*args.opts, "MODEL.WEIGHTS", path]))
+        configs[name] = _checked(load_cfg(args.config_file or _config_beside(path), [*args.opts, "MODEL.WEIGHTS", path]))
     return configs
 
 
@@ -127,6 +125,14 @@ def print_table(rows: list[dict]) -> None:
     from tabulate import tabulate
 
     print(tabulate([[name, *(_short(row[name]) for row in rows)] for name in rows[0]], disable_numparse=True))
+
+
+def _config_beside(weights: str) -> str:
+    candidates = os.path.splitext(weights)[0] + ".yaml", os.path.join(os.path.dirname(weights), "config.yaml")
+    for path in candidates:
+        if os.path.isfile(path):
+            return path
+    raise FileNotFoundError(f"--weights {weights} has no config.yaml beside it; give --config-file")
 
 
 def _checked(cfg: CfgNode) -> CfgNode:

@@ -15,6 +15,7 @@ import torch
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.modeling import build_model
 
+from rfpn import model_zoo
 from rfpn.data.panoptic import register_panoptic_folder
 from rfpn.data.pathfinder.dataset import split_folder, write_split
 from rfpn.data.pathfinder.registration import register_pathfinder
@@ -140,6 +141,16 @@ def test_contour_heat_maps(models, tmp_path):
     ]
     assert sum(int(row["joined_target"]) + int(row["joined_elsewhere"]) for row in table) > 0
     assert {path.name for path in tmp_path.glob("*.png")} == {"contour.png", "growth_a.png", "growth_b.png"}
+
+
+def test_models_of_the_zoo_are_read_with_their_own_configurations(models, tmp_path):
+    trained = {name: Path(model_zoo.get_config(name).MODEL.WEIGHTS) for name in model_zoo.names()}
+    weights = [f"{path.stem}={path}" for path in trained.values()]
+    arguments = [word for text in weights for word in ("--weights", text)]
+    overrides = ["INPUT.PATHFINDER_SIZE", 32, "MODEL.DEVICE", "cpu"]
+    options = ["--output", tmp_path, "--dataset", "analysis_contours", "--images", 1, "--steps", 2]
+    run("contour", *arguments, *options, *overrides)
+    assert {row["model"] for row in rows(tmp_path / "contour.csv")} == {path.stem for path in trained.values()}
 
 
 @pytest.mark.parametrize(
