@@ -5,6 +5,7 @@ import os
 import numpy as np
 import torch
 from torch import nn
+from tqdm import tqdm
 
 
 def contour_growth(model: nn.Module, inputs: list[dict], steps: int) -> np.ndarray:
@@ -13,7 +14,8 @@ def contour_growth(model: nn.Module, inputs: list[dict], steps: int) -> np.ndarr
     Args:
         model: a Pathfinder model. inputs: its inputs, one batch. steps: T.
     """
-    return torch.stack([logits.softmax(1)[:, 1].cpu() for logits in model.time_course(inputs, steps)]).float().numpy()
+    course = tqdm(model.time_course(inputs, steps), total=steps, desc="contours", unit="step", disable=None)
+    return torch.stack([logits.softmax(1)[:, 1].cpu() for logits in course]).float().numpy()
 
 
 def joining_steps(growth: np.ndarray, threshold: float = 0.5) -> np.ndarray:

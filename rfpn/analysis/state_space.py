@@ -61,7 +61,8 @@ def collect_states(model: nn.Module, loader: Iterable[list[dict]], steps: int) -
     with inference_context(model), torch.no_grad():
         for inputs in tqdm(loader, desc="states", disable=None):
             drive, _ = layer_drive(model, inputs)
-            states = [hidden.mean(dim=(2, 3)).float().cpu() for hidden, _ in unroll(layer, drive, steps)]
+            course = tqdm(unroll(layer, drive, steps), total=steps, desc="steps", leave=False, disable=None)
+            states = [hidden.mean(dim=(2, 3)).float().cpu() for hidden, _ in course]
             collected.append(torch.stack(states, dim=1).numpy())
     if not sum(len(part) for part in collected):
         raise ValueError("no states: the data set is empty, or nothing was detected in it")

@@ -57,7 +57,7 @@ def evaluate_time_course(
 
     Args:
         model: a Pathfinder model or a panoptic FPN with a recurrent mask head.
-        loader: batches of model inputs, those of this process.
+        loader: batches of model inputs, those of this process; it has a length.
         steps: each at least 1.
         build_evaluator: called once for each step; the evaluator's results hold one task.
 
@@ -69,11 +69,14 @@ def evaluate_time_course(
     residuals = {step: [] for step in steps}
     for evaluator in evaluators.values():
         evaluator.reset()
-    with inference_context(model), torch.no_grad():
-        for inputs in tqdm(loader, desc="time course", disable=None):
+    # by steps: one of a large batch can take seconds
+    bar = tqdm(total=len(loader) * len(evaluators), desc="time course", unit="step", disable=None)
+    with inference_context(model), torch.no_grad(), bar:
+        for inputs in loader:
             for step, outputs, residual in _steps_and_residuals(model, inputs, steps):
                 evaluators[step].process(inputs, outputs)
                 residuals[step].append(residual.cpu())
+                bar.update()
     results = {step: evaluator.evaluate() for step, evaluator in evaluators.items()}
     residuals = _gather({step: torch.cat(parts).tolist() if parts else [] for step, parts in residuals.items()})
     if not comm.is_main_process():

@@ -147,7 +147,7 @@ def test_models_of_the_zoo_are_read_with_their_own_configurations(models, tmp_pa
     trained = {name: Path(model_zoo.get_config(name).MODEL.WEIGHTS) for name in model_zoo.names()}
     weights = [f"{path.stem}={path}" for path in trained.values()]
     arguments = [word for text in weights for word in ("--weights", text)]
-    overrides = ["INPUT.PATHFINDER_SIZE", 32, "MODEL.DEVICE", "cpu"]
+    overrides = ["INPUT.PATHFINDER_SIZE", 32, "MODEL.DEVICE", "cpu", "DATALOADER.NUM_WORKERS", 0]
     options = ["--output", tmp_path, "--dataset", "analysis_contours", "--images", 1, "--steps", 2]
     run("contour", *arguments, *options, *overrides)
     assert {row["model"] for row in rows(tmp_path / "contour.csv")} == {path.stem for path in trained.values()}
