@@ -129,6 +129,7 @@ def _lines(title: str, series: dict[str, Series], height: int = 300) -> go.Figur
     ])
     _style(figure, title, height)
     figure.update_xaxes(title_text="iteration")
+    figure.update_yaxes(exponentformat="power")
     return figure.update_layout(showlegend=len(series) > 1, hovermode="x unified")
 
 

@@ -11,7 +11,7 @@ import yaml
 from rfpn.config import get_cfg
 
 # names that this project's and Detectron2's evaluators give their results
-TASKS = ("panoptic_seg", "pathfinder", "segm", "bbox", "sem_seg")
+TASKS = ("panoptic_seg", "texture_conflict", "no_texture_conflict", "pathfinder", "segm", "bbox", "sem_seg")
 
 Series = tuple[list[int], list[float]]  # iterations or steps of processing, values
 

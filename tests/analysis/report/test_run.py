@@ -13,7 +13,8 @@ from rfpn.config import get_cfg
 ROWS = [
     {"iteration": 19, "total_loss": 3.0, "loss_mask": 1.0, "recurrent/residual": 0.5},
     {"iteration": 39, "total_loss": 2.0, "loss_mask": 0.5, "recurrent/residual": 0.25},
-    {"iteration": 40, "panoptic_seg/PQ": 12.0, "panoptic_seg/PQ_th": math.nan, "bbox/AP": 3.0, "bbox/AP-cat": 4.0},
+    {"iteration": 40, "panoptic_seg/PQ": 12.0, "panoptic_seg/PQ_th": math.nan, "bbox/AP": 3.0, "bbox/AP-cat": 4.0}
+    | {"texture_conflict/false_things": 1.5},
 ]
 
 
@@ -26,7 +27,8 @@ def test_scalars_and_scores_are_told_apart(tmp_path):
     run = read_run(str(tmp_path))
     assert run.scalars["total_loss"] == ([19, 39], [3.0, 2.0])
     assert set(run.scalars) == {"total_loss", "loss_mask", "recurrent/residual"}
-    assert list(run.scores) == ["panoptic_seg", "bbox"]
+    assert list(run.scores) == ["panoptic_seg", "texture_conflict", "bbox"]
+    assert run.scores["texture_conflict"]["false_things"] == ([40], [1.5])
     assert run.scores["panoptic_seg"]["PQ"] == ([40], [12.0]) and run.scores["bbox"]["AP-cat"] == ([40], [4.0])
     assert run.settings == {} and run.changed == []
 
