@@ -73,6 +73,9 @@ def _add_recurrent(cfg: CN) -> None:
     node.LIPSCHITZ.REDUCTION = "mean_square"
     # "ones" or "rademacher" (random signs, new at every step of training).
     node.LIPSCHITZ.PROBE = "ones"
+    # Penalise column sums below −λ too. Without it an eigenvalue of the Jacobian may pass −1 unseen, and the states
+    # end in a cycle of two instead of a fixed point.
+    node.LIPSCHITZ.TWO_SIDED = False
 
 
 def _add_pathfinder(cfg: CN) -> None:

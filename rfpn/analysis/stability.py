@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from rfpn.analysis.unrolling import layer_drive, recurrent_layer
-from rfpn.fixed_point import iterate, penalty_of_sums, relative_residual
+from rfpn.fixed_point import iterate, relative_residual
 from rfpn.layers import RecurrentLayer
 
 # below this size the whole matrix is cheap, and ARPACK needs more rows than vectors
@@ -34,7 +34,7 @@ class Stability(NamedTuple):
 
     spectral_radius: largest |eigenvalue| of J, below 1 where the step contracts in the long run.
     singular_value: largest one of J, below 1 where it contracts at once.
-    largest_column_sum, mean_column_sum: of 1ᵀJ. share_above: share of column sums above λ.
+    largest_column_sum, mean_column_sum, smallest_column_sum: of 1ᵀJ. share_above: share of column sums above λ.
     lcp: the penalty, unweighted, with the layer's λ and reduction. residual: ‖h_T − h_{T−1}‖/‖h_T‖.
     """
 
@@ -42,6 +42,7 @@ class Stability(NamedTuple):
     singular_value: float
     largest_column_sum: float
     mean_column_sum: float
+    smallest_column_sum: float
     share_above: float
     lcp: float
     residual: float
@@ -98,8 +99,9 @@ def sample_stability(
         norm,
         float(sums.max()),
         float(sums.mean()),
+        float(sums.min()),
         float((sums > layer.coefficient).double().mean()),
-        float(penalty_of_sums(sums, layer.coefficient, layer.reduction)),
+        float(layer.penalty_of_sums(sums)),
         float(relative_residual(new[None], previous[sample][None])),
     )
 

@@ -32,27 +32,33 @@ def probe_vector(h: Tensor, probe: str = "ones") -> Tensor:
 
 
 def lipschitz_penalty(
-    h: Tensor, h_previous: Tensor, coefficient: float = 0.9, reduction: str = "mean_square", probe: str = "ones"
+    h: Tensor,
+    h_previous: Tensor,
+    coefficient: float = 0.9,
+    reduction: str = "mean_square",
+    probe: str = "ones",
+    two_sided: bool = False,
 ) -> Tensor:
     """Penalise column sums of the Jacobian above λ: (1ᵀJ − λ)⁺ reduced to a scalar, float32 or wider.
 
     ``mean_square``: mean of squares over all elements, independent of R. ``sum_square``: their sum. ``norm``: the
     2-norm over all elements, the printed form. All are 0 for R = 0.
 
-    Blind spot: only signed column sums are seen. Opposite signs cancel (J = [[2, −2], [−2, 2]] has spectral radius 4
-    and penalty 0) and negative sums are free. Judge convergence by the residual, never by the penalty.
+    Blind spots: only signed column sums are seen. Opposite signs cancel (J = [[2, −2], [−2, 2]] has spectral radius 4
+    and penalty 0), and negative sums are free, so that an eigenvalue may pass −1 and the states settle into a cycle of
+    two. ``two_sided`` closes the second: (|1ᵀJ| − λ)⁺. Judge convergence by the residual, never by the penalty.
 
     Args:
         h, h_previous: (R, ...) states after and before the last step.
         coefficient: λ in [0, 1).
-        reduction: one of ``REDUCTIONS``. probe: one of ``PROBES``.
+        reduction: one of ``REDUCTIONS``. probe: one of ``PROBES``. two_sided: sums below −λ count too.
     """
-    return penalty_of_sums(column_sums(h, h_previous, probe), coefficient, reduction)
+    return penalty_of_sums(column_sums(h, h_previous, probe), coefficient, reduction, two_sided)
 
 
-def penalty_of_sums(sums: Tensor, coefficient: float, reduction: str) -> Tensor:
+def penalty_of_sums(sums: Tensor, coefficient: float, reduction: str, two_sided: bool = False) -> Tensor:
     """:func:`lipschitz_penalty` of column sums (R, ...) that are known already."""
-    excess = (sums - coefficient).clamp(min=0)
+    excess = ((sums.abs() if two_sided else sums) - coefficient).clamp(min=0)
     if reduction == "norm":
         # the gradient of a norm at zero is NaN in a double backward: leave zero alone
         square = excess.square().sum()

@@ -103,6 +103,7 @@ class RecurrentLayer(nn.Module):
         coefficient: float = 0.9,
         reduction: str = "mean_square",
         probe: str = "ones",
+        two_sided: bool = False,
         fast: str = "auto",
     ):
         """
@@ -117,7 +118,7 @@ class RecurrentLayer(nn.Module):
             neumann_terms, neumann_tolerance, growth_limit: of either adjoint, see
                 :func:`rfpn.fixed_point.neumann_series` and :func:`rfpn.fixed_point.linear_solve`.
             lipschitz: compute the penalty in training.
-            coefficient, reduction, probe: see :func:`rfpn.fixed_point.lipschitz_penalty`.
+            coefficient, reduction, probe, two_sided: see :func:`rfpn.fixed_point.lipschitz_penalty`.
             fast: "auto" uses a fast form of the cell where there is one for the drive; "off" never does.
 
         Raises:
@@ -140,6 +141,7 @@ class RecurrentLayer(nn.Module):
         self.coefficient = coefficient
         self.reduction = reduction
         self.probe = probe
+        self.two_sided = two_sided
         self.fast = fast
         self.diagnostics: dict[str, Tensor] = {}
         check_options({name: getattr(self, name) for name in RULES})
@@ -223,7 +225,7 @@ class RecurrentLayer(nn.Module):
             state = form.step(x, previous)
             return state, previous, state.new_zeros(())
         state, sums, transpose = form.record(x, previous, self.probe if penalised else None)
-        penalty = penalty_of_sums(sums, self.coefficient, self.reduction) if penalised else state.new_zeros(())
+        penalty = self.penalty_of_sums(sums) if penalised else state.new_zeros(())
         if implicit:
             state = implicit_gradient(
                 state,
@@ -236,6 +238,10 @@ class RecurrentLayer(nn.Module):
                 transpose,
             )
         return state, previous, penalty
+
+    def penalty_of_sums(self, sums: Tensor) -> Tensor:
+        """The layer's Lipschitz penalty, before any weight, from column sums (R, ...) of its Jacobian."""
+        return penalty_of_sums(sums, self.coefficient, self.reduction, self.two_sided)
 
     def _tolerance(self) -> float:
         """Residual at which a sample may stop in the present mode; 0 for never."""

@@ -8,7 +8,7 @@ from detectron2.config import configurable
 from detectron2.modeling import META_ARCH_REGISTRY
 from torch import Tensor, nn
 
-from rfpn.fixed_point import penalty_of_sums, relative_residual
+from rfpn.fixed_point import relative_residual
 from rfpn.layers import ConvLSTMCell, HGRUCell, RecurrentLayer
 from rfpn.layers.filters import pathfinder_filter_bank
 from rfpn.modeling.feedforward import FeedforwardLayers
@@ -169,7 +169,7 @@ class PathfinderNet(nn.Module):
             previous = state
             if layer.lipschitz and step == layer.steps:
                 state, sums, _ = form.record(drive, previous, layer.probe)
-                penalty = penalty_of_sums(sums, layer.coefficient, layer.reduction)
+                penalty = layer.penalty_of_sums(sums)
             else:
                 state = form.step(drive, previous)
             losses.append(focal_loss(self.logits(layer.hidden(state)), target, self.focal_gamma))

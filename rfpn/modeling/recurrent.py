@@ -47,6 +47,7 @@ def recurrent_options(cfg: CfgNode) -> dict:
         "coefficient": node.LIPSCHITZ.COEFFICIENT,
         "reduction": node.LIPSCHITZ.REDUCTION,
         "probe": node.LIPSCHITZ.PROBE,
+        "two_sided": node.LIPSCHITZ.TWO_SIDED,
         "fast": node.FAST,
     }
     check_options(options, lambda name: _spell(_KEYS.get(name, name.upper())))

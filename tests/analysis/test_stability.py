@@ -56,6 +56,7 @@ def test_cells_against_their_dense_jacobians(name):
     sums = matrix.sum(axis=0)
     assert found.largest_column_sum == pytest.approx(sums.max())
     assert found.mean_column_sum == pytest.approx(sums.mean())
+    assert found.smallest_column_sum == pytest.approx(sums.min())
     assert found.share_above == pytest.approx((sums > 0.1).mean())
     assert found.lcp == pytest.approx((np.maximum(sums - 0.1, 0) ** 2).mean())
     new = cell(x, h)[1].detach()
@@ -127,7 +128,7 @@ def test_images_of_a_model_one_by_one():
 
 
 def test_figure_and_ranks(tmp_path):
-    rows = [Stability(r, 2 * r, s, s, 0, max(s - 0.9, 0), 0.1) for r, s in ((0.5, 0.2), (1.2, 0.3), (1.5, 1.4))]
+    rows = [Stability(r, 2 * r, s, s, s, 0, max(s - 0.9, 0), 0.1) for r, s in ((0.5, 0.2), (1.2, 0.3), (1.5, 1.4))]
     assert summarise(rows)["rank_radius"] == pytest.approx(np.sqrt(3) / 2)
     assert np.isnan(summarise(rows[:2])["rank_radius"])
     draw_stability(str(tmp_path / "stability.png"), {"a": rows, "b": rows[:1]}, {"a": 0.9, "b": 0.9})

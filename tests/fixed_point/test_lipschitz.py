@@ -33,6 +33,13 @@ def test_E10_penalty_is_the_documented_formula(jacobian, excess):
             torch.testing.assert_close(value, wanted[reduction], rtol=1e-9, atol=1e-12)
 
 
+def test_E10_two_sided_penalty_sees_negative_sums():
+    h, previous = linear_step([[-5.0, 0.0], [0.5, 0.2]])
+    assert lipschitz_penalty(h, previous, 0.9) == 0
+    value = lipschitz_penalty(h, previous, 0.9, two_sided=True)
+    torch.testing.assert_close(value, torch.tensor((4.5 - 0.9) ** 2 / 2, dtype=torch.float64))
+
+
 def test_E10_random_signs_see_what_ones_do_not():
     torch.manual_seed(0)
     h, previous = linear_step([[2.0, -2.0], [-2.0, 2.0]], samples=200)

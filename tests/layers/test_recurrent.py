@@ -66,12 +66,13 @@ def test_all_methods_agree_on_value_steps_and_residual(method):
 
 @pytest.mark.parametrize("gradient", ["bptt", "tbptt", "rbp"])
 @pytest.mark.parametrize("steps", [1, 4])
-def test_penalty_on_any_gradient_method(gradient, steps):
+@pytest.mark.parametrize("two_sided", [False, True])
+def test_penalty_on_any_gradient_method(gradient, steps, two_sided):
     cell, x = TanhCell(), random((4, 6))
-    layer = RecurrentLayer(cell, steps, gradient=gradient, lipschitz=True, coefficient=0.05)
+    layer = RecurrentLayer(cell, steps, gradient=gradient, lipschitz=True, coefficient=0.05, two_sided=two_sided)
     trail = states(cell, x, steps)
     previous = trail[-2].detach().requires_grad_()
-    wanted = lipschitz_penalty(cell(x, previous), previous, 0.05)
+    wanted = lipschitz_penalty(cell(x, previous), previous, 0.05, two_sided=two_sided)
     penalty = layer(x).penalty
     assert wanted > 0
     torch.testing.assert_close(penalty, wanted)
