@@ -21,7 +21,7 @@ from rfpn.fixed_point import (
 )
 from rfpn.fixed_point.lipschitz import PROBES, REDUCTIONS
 from rfpn.layers.checks import Range, check_setting
-from rfpn.layers.fast import FAST, bind
+from rfpn.layers.fast import FAST, bind, graphs
 from rfpn.layers.plain import PlainForm
 
 GRADIENTS = ("bptt", "tbptt", "rbp")
@@ -181,18 +181,22 @@ class RecurrentLayer(nn.Module):
     def forward(self, x: Tensor) -> RecurrentOutput:
         """Drive x (R, C, H, W) -> :class:`RecurrentOutput`; R may be 0."""
         self.diagnostics = {}
-        form = self.form(x)
         steps = self.steps if self.training else self.test_steps
         if self._tolerance() > 0 or self.solver == "anderson":
-            return self._run_until(form, x, steps)
+            return self._run_until(self.form(x), x, steps)
+        replayed = graphs.run(self, x, steps)
+        state, previous, penalty = self._run(x, steps) if replayed is None else (*replayed, replayed[0].new_zeros(()))
+        residual = relative_residual(state, previous)
+        return self._output(state, penalty, torch.full_like(residual, steps, dtype=torch.int64), residual)
+
+    def _run(self, x: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+        """All steps, the last ones recorded: last state, the one before, penalty."""
+        form, state = self.form(x), self.initial_state(x)
         recorded = {"bptt": steps, "tbptt": min(self.window, steps), "rbp": 1}[self.gradient]
-        state = self.initial_state(x)
         if recorded < steps:
             with _no_graph(x):
                 state = form.iterate(x, state, steps - recorded)
-        state, previous, penalty = self._record(form, x, state, recorded)
-        residual = relative_residual(state, previous)
-        return self._output(state, penalty, torch.full_like(residual, steps, dtype=torch.int64), residual)
+        return self._record(form, x, state, recorded)
 
     def _run_until(self, form, x: Tensor, steps: int) -> RecurrentOutput:
         """Search each sample's fixed point; ``rbp`` records the step that led to it, others record the whole search."""

@@ -1,0 +1,163 @@
+"""CUDA graphs of an evaluation's steps: with few RoIs, Python takes longer to launch a step than the card to do it.
+
+A graph holds all T steps and what a fast form prepares from the weights, so that a replay reads their present values.
+"""
+
+import logging
+from collections import OrderedDict
+from functools import lru_cache
+from typing import Callable, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from rfpn.layers.plain import PlainForm
+
+# with more RoIs the card is busy for longer than launches take
+MOST_ROIS = 512
+# of a cell; its buckets for one shape of RoIs are fewer
+MOST_GRAPHS = 16
+_WARM_UPS = 2
+
+
+class Captured(NamedTuple):
+    """A graph with its own memory: drive (B, C, H, W), channels last, and states (h_T, h_{T−1}), for a bucket of B RoIs.
+
+    Replays belong on one stream, one after another: graphs of a cell share the memory that they work in.
+    """
+
+    graph: torch.cuda.CUDAGraph
+    drive: Tensor
+    states: tuple[Tensor, Tensor]
+
+    def replay(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(h_T, h_{T−1}) for drive x (R, C, H, W), R ≤ B, in memory that no later replay touches."""
+        self.drive[: len(x)].copy_(x)
+        self.drive[len(x) :].zero_()
+        self.graph.replay()
+        return self.states[0][: len(x)].clone(), self.states[1][: len(x)].clone()
+
+
+class CellGraphs:
+    """The graphs of one cell by key, least recently used first; None where a key's drive has no fast form."""
+
+    def __init__(self):
+        self.graphs: OrderedDict[tuple, Captured | None] = OrderedDict()
+        self.weights: tuple = ()
+        self.failed = False
+
+    def find(self, key: tuple, weights: tuple, capture: Callable) -> Captured | None:
+        """The graph for ``key``; if it is new, from ``capture``: (memory pool or None) -> graph or None.
+
+        All graphs are dropped once ``weights`` (:func:`placement`) change, and for good after a RuntimeError in ``capture``.
+        """
+        if self.failed:
+            return None
+        if weights != self.weights:
+            self.graphs.clear()
+            self.weights = weights
+        if key not in self.graphs:
+            while len(self.graphs) >= MOST_GRAPHS:
+                self.graphs.popitem(last=False)
+            # a pool ends with the last graph that uses it, so it is always asked of a living one
+            pool = next((captured.graph.pool() for captured in self.graphs.values() if captured), None)
+            try:
+                self.graphs[key] = capture(pool)
+            except RuntimeError as error:
+                self.failed = True
+                self.graphs.clear()
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                logging.getLogger(__name__).warning("No CUDA graph of the recurrent steps, they run one by one: %s", reason)
+                return None
+        self.graphs.move_to_end(key)
+        return self.graphs[key]
+
+
+# beside the modules, so that these can be copied and pickled
+_graphs: WeakKeyDictionary[nn.Module, CellGraphs] = WeakKeyDictionary()
+
+
+def run(layer: nn.Module, x: Tensor, steps: int) -> tuple[Tensor, Tensor] | None:
+    """(h_T, h_{T−1}) of a :class:`rfpn.layers.RecurrentLayer` after T = ``steps`` from 0 on drive x (R, C, H, W).
+
+    None where no graph can serve: see :func:`usable`, and where the cell has no fast form for x or capture fails.
+    """
+    if not usable(layer, x):
+        return None
+    cell_graphs = _graphs.setdefault(layer.cell, CellGraphs())
+    captured = cell_graphs.find(_key(x, steps), placement(layer.cell), lambda pool: _capture(layer, x, steps, pool))
+    return captured and captured.replay(x)
+
+
+def usable(layer: nn.Module, x: Tensor) -> bool:
+    """Whether a graph may run the layer on x: evaluation without grad, on CUDA, of RoIs that do not influence each other."""
+    cell = layer.cell
+    if layer.fast != "auto" or layer.training or torch.is_grad_enabled():
+        return False
+    if not x.is_cuda or x.dim() != 4 or bucket(len(x)) is None:
+        return False
+    # hooks want to see the cell called
+    if getattr(cell, "batch_statistics", False) or cell._forward_hooks or cell._forward_pre_hooks:
+        return False
+    return not torch.cuda.is_current_stream_capturing()
+
+
+def bucket(rois: int) -> int | None:
+    """The number of RoIs that a graph for ``rois`` takes: multiples of 16 up to 128, then of 64; None for no graph."""
+    if not 0 < rois <= MOST_ROIS:
+        return None
+    unit = 16 if rois <= 128 else 64
+    return -(-rois // unit) * unit
+
+
+def placement(cell: nn.Module) -> tuple:
+    """Where a cell's parameters and buffers lie: values may change under a graph, their places may not."""
+    return tuple((t.data_ptr(), t.dtype, t.device, t.stride()) for t in (*cell.parameters(), *cell.buffers()))
+
+
+def _key(x: Tensor, steps: int) -> tuple:
+    """What a graph is made for. x's memory format is not part of it: drives are copied."""
+    half = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    # newer versions refuse to read allow_tf32 after a precision was set by its new name
+    new = hasattr(matmul, "fp32_precision")
+    tf32 = (matmul.fp32_precision, cudnn.conv.fp32_precision) if new else (matmul.allow_tf32, cudnn.allow_tf32)
+    return steps, bucket(len(x)), x.shape[1:], x.dtype, x.device, half, *tf32, cudnn.enabled, cudnn.deterministic
+
+
+# inference mode would make memory that cannot be written to outside it
+@torch.inference_mode(False)
+@torch.no_grad()
+def _capture(layer: nn.Module, x: Tensor, steps: int, pool) -> Captured | None:
+    drive = x.new_zeros((bucket(len(x)), *x.shape[1:])).contiguous(memory_format=torch.channels_last)
+    if isinstance(layer.form(drive), PlainForm):
+        return None
+    half, enabled = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
+    # a weight that autocast keeps would not be cast again by a replay
+    casts = torch.autocast("cuda", half, enabled, cache_enabled=False)
+    with torch.cuda.device(x.device):
+        graph, stream = torch.cuda.CUDAGraph(), _stream(x.device)
+        stream.wait_stream(torch.cuda.current_stream())
+        # also restores the stream after a failure, which torch.cuda.graph does not
+        with casts, torch.cuda.stream(stream):
+            for _ in range(_WARM_UPS):
+                _steps(layer, drive, steps)
+            # other threads may use the card meanwhile, as those that load data do
+            with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
+                states = _steps(layer, drive, steps)
+        torch.cuda.current_stream().wait_stream(stream)
+    return Captured(graph, drive, states)
+
+
+@lru_cache(maxsize=None)
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """Captures' stream: graphs that share memory must be captured on the same one."""
+    return torch.cuda.Stream(device)
+
+
+def _steps(layer: nn.Module, drive: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """(h_T, h_{T−1}) by a form of its own, so that what this prepares is captured too."""
+    form = layer.form(drive)
+    previous = form.iterate(drive, layer.initial_state(drive), steps - 1)
+    return form.iterate(drive, previous, 1), previous

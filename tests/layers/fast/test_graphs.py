@@ -1,0 +1,172 @@
+"""CUDA graphs of an evaluation's steps: when one serves, and which one. What they compute: test_graphs_cuda."""
+
+import copy
+
+import pytest
+import torch
+
+from rfpn.layers import RecurrentLayer
+from rfpn.layers.fast import graphs
+from tests.layers.fast.fast_problems import gala, hgru
+
+CHANNELS, STEPS = 64, 6
+
+
+class OnCard(torch.Tensor):
+    """A CPU tensor that says it is on a card."""
+
+    is_cuda = True
+
+
+class Recorder:
+    """In place of a captured graph: the pool it was given."""
+
+    def __init__(self, pool, number):
+        self.given, self.number, self.graph = pool, number, self
+
+    def pool(self):
+        return f"pool of {self.number}"
+
+
+def _drive(rois):
+    torch.manual_seed(1)
+    return torch.randn(rois, CHANNELS, 14, 14)
+
+
+def _layer(**options):
+    return RecurrentLayer(gala(CHANNELS), STEPS, **options).eval()
+
+
+@pytest.mark.parametrize(
+    "rois, wanted",
+    [(0, None), (1, 16), (16, 16), (17, 32), (100, 112), (128, 128), (129, 192), (449, 512), (512, 512), (513, None)],
+)
+def test_buckets(rois, wanted):
+    assert graphs.bucket(rois) == wanted
+
+
+def test_buckets_of_one_shape_all_have_room():
+    assert len({graphs.bucket(rois) for rois in range(1, graphs.MOST_ROIS + 1)}) <= graphs.MOST_GRAPHS
+
+
+def test_key_tells_apart_what_a_graph_fixes(monkeypatch):
+    x = _drive(5)
+    keys = {graphs._key(x, 20), graphs._key(x, 19), graphs._key(_drive(17), 20), graphs._key(x.double(), 20)}
+    keys.add(graphs._key(x[..., 1:], 20))
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "is_autocast_enabled", lambda kind: True)
+        keys.add(graphs._key(x, 20))
+    for tf32 in (torch.backends.cudnn, torch.backends.cuda.matmul):
+        before = tf32.allow_tf32
+        tf32.allow_tf32 = not before
+        keys.add(graphs._key(x, 20))
+        tf32.allow_tf32 = before
+    assert len(keys) == 8
+
+
+def test_key_is_that_of_the_bucket_in_any_memory_format():
+    x = _drive(5)
+    assert graphs._key(x, 20) == graphs._key(_drive(16), 20) == graphs._key(x.to(memory_format=torch.channels_last), 20)
+
+
+def test_placement_changes_with_replaced_weights_and_not_with_values():
+    cell = gala()
+    before = graphs.placement(cell)
+    cell.load_state_dict({name: value + 1 for name, value in cell.state_dict().items()})
+    assert graphs.placement(cell) == before
+    cell.alpha = torch.nn.Parameter(cell.alpha.detach().clone())
+    assert graphs.placement(cell) != before
+    assert graphs.placement(copy.deepcopy(cell)) != before
+
+
+def _find(cache, key, weights=("here",), made=None):
+    made = [] if made is None else made
+    return cache.find(key, weights, lambda pool: made.append(key) or Recorder(pool, key))
+
+
+def test_graphs_are_captured_once_and_share_a_living_graphs_pool():
+    cache, made = graphs.CellGraphs(), []
+    first, second = _find(cache, 1, made=made), _find(cache, 2, made=made)
+    assert _find(cache, 1, made=made) is first and made == [1, 2]
+    assert first.given is None and second.given == "pool of 1"
+
+
+def test_least_recently_used_graph_is_dropped():
+    cache = graphs.CellGraphs()
+    for key in range(graphs.MOST_GRAPHS):
+        _find(cache, key)
+    _find(cache, 0)
+    _find(cache, "new")
+    assert len(cache.graphs) == graphs.MOST_GRAPHS and 0 in cache.graphs and 1 not in cache.graphs
+
+
+def test_replaced_weights_drop_all_graphs_and_their_pool():
+    cache = graphs.CellGraphs()
+    _find(cache, 1)
+    assert _find(cache, 2, ("there",)).given is None
+    assert list(cache.graphs) == [2]
+
+
+def test_a_drive_without_fast_form_is_remembered():
+    cache, made = graphs.CellGraphs(), []
+    for _ in range(2):
+        assert cache.find(1, (), lambda pool: made.append(pool)) is None
+    assert made == [None] and _find(cache, 2).given is None
+
+
+def test_failed_capture_warns_once_and_ends_graphs_of_the_cell(caplog):
+    def fail(pool):
+        raise RuntimeError("operation not permitted\nwhen stream is capturing")
+
+    cache = graphs.CellGraphs()
+    _find(cache, 1)
+    assert [cache.find(2, ("here",), fail) for _ in range(2)] == [None, None]
+    assert _find(cache, 1) is None and not cache.graphs
+    assert len(caplog.records) == 1 and caplog.messages[0].endswith("one by one: operation not permitted")
+
+
+def test_usable_in_evaluation_alone(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    x, layer = _drive(3).as_subclass(OnCard), _layer()
+    assert not graphs.usable(layer, x)
+    with torch.no_grad():
+        assert graphs.usable(layer, x)
+        assert not graphs.usable(layer, _drive(3))
+        assert not graphs.usable(layer, x[:0]) and not graphs.usable(layer, x[0])
+        assert not graphs.usable(layer, x[:1].expand(513, -1, -1, -1))
+        assert not graphs.usable(layer.train(), x)
+        assert not graphs.usable(_layer(fast="off"), x)
+        assert not graphs.usable(RecurrentLayer(hgru(), 2).eval(), x)
+        hooked = _layer()
+        hooked.cell.register_forward_hook(lambda *_: None)
+        assert not graphs.usable(hooked, x)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        assert not graphs.usable(layer.eval(), x)
+
+
+def test_layer_returns_the_states_of_a_graph(monkeypatch):
+    x, layer = _drive(2), _layer()
+    with torch.no_grad():
+        wanted = layer(x)
+        *_, previous, last = layer.unroll(x, STEPS)
+        asked = []
+        monkeypatch.setattr(graphs, "run", lambda *args: asked.append(args[2]) or (last, previous))
+        found = layer(x)
+    assert asked == [STEPS]
+    for name in found._fields:
+        torch.testing.assert_close(getattr(found, name), getattr(wanted, name))
+
+
+def test_solvers_and_tolerances_never_ask_for_a_graph(monkeypatch):
+    monkeypatch.setattr(graphs, "run", lambda *_: pytest.fail("asked for a graph"))
+    with torch.no_grad():
+        _layer(test_tolerance=1e-2)(_drive(2))
+        _layer(solver="anderson")(_drive(2))
+
+
+def test_nothing_is_captured_on_a_cpu(monkeypatch):
+    monkeypatch.setattr(graphs, "_capture", lambda *_: pytest.fail("captured"))
+    layer = _layer()
+    with torch.no_grad():
+        layer(_drive(2))
+    assert layer.cell not in graphs._graphs
