@@ -12,16 +12,19 @@ TAPS = tl.constexpr(16)  # 9 taps of a 3×3 kernel, padded to what tl.dot takes
 
 @triton.jit
 def softplus(v):
+    """log(1 + exp(v)) without overflow."""
     return tl.maximum(v, 0.0) + tl.log(1 + tl.exp(-tl.abs(v)))
 
 
 @triton.jit
 def dot(a, b):
+    """a @ b with the precision of float32; a is rounded to b's type."""
     return tl.dot(a.to(b.dtype), b, input_precision="tf32x3")
 
 
 @triton.jit
 def row(pointer, SIZE: tl.constexpr):
+    """SIZE values from ``pointer`` in float32, (1, SIZE)."""
     return tl.load(pointer + tl.arange(0, SIZE)).to(tl.float32)[None, :]
 
 
@@ -39,6 +42,7 @@ def neighbours(pixels, rows, SIGN: tl.constexpr, H: tl.constexpr, W: tl.constexp
 def taps_kernel(
     spatial, bias, kernel, taps, slope, rows, RECORD: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr
 ):
+    """ζ(spatial + bias) (rows, C) times the 3×3 kernel's columns: taps (rows, 16)."""
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c, k = tl.arange(0, C), tl.arange(0, TAPS)
     flat = p.to(tl.int64)[:, None] * C + c[None, :]
@@ -52,6 +56,7 @@ def taps_kernel(
 
 @triton.jit(do_not_specialize=["rows"])
 def spread_kernel(taps, where, rows, H: tl.constexpr, W: tl.constexpr, ROWS: tl.constexpr):
+    """Sum for each pixel the taps that its neighbours hold for it: where (rows,)."""
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     neighbour, exists = neighbours(p, rows, 1, H, W)
     place = neighbour.to(tl.int64) * TAPS + tl.arange(0, TAPS)[None, :]
@@ -63,6 +68,7 @@ def gate_kernel(
     channel, channel_bias, kernel, where, bias, h, y, gate1, slope1, what_out, what_slope, rows,
     RECORD: tl.constexpr, C: tl.constexpr, R: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):
+    """y = h⊙σ(V1 ζ(channel + bias)⊙where + b) (rows, C), and the gate's factors."""
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     mask = (p < rows)[:, None]
     first = tl.program_id(1) * CHUNK
@@ -102,6 +108,7 @@ def group_mean(tile, HW: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr)
 
 @triton.jit
 def normalise(z, mask, epsilon, HW: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr):
+    """Group norm without weights of one RoI: (z − mean)·rstd and rstd (CHUNK,)."""
     gap = tl.where(mask, z - group_mean(z, HW, CHUNK, GROUP)[None, :], 0.0)
     rstd = 1 / tl.sqrt(group_mean(gap * gap, HW, CHUNK, GROUP) + epsilon)
     return gap * rstd[None, :], rstd
@@ -109,6 +116,7 @@ def normalise(z, mask, epsilon, HW: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl
 
 @triton.jit
 def load(pointer, flat, mask):
+    """Values at ``flat`` in float32, 0 outside ``mask``."""
     return tl.load(pointer + flat, mask=mask, other=0.0).to(tl.float32)
 
 
@@ -117,6 +125,7 @@ def inhibit_kernel(
     z1, x, h, s, scale, shift, alpha, mu, to_inhibit, to_scale, to_z1, to_rstd, epsilon, RECORD: tl.constexpr,
     HW: tl.constexpr, PIXELS: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
 ):
+    """s = ζ(x − c1⊙(α h + μ)) of one RoI, and its factors."""
     flat, mask, c = roi(HW, PIXELS, C, CHUNK)
     n1, rstd = normalise(load(z1, flat, mask), mask, epsilon, HW, CHUNK, GROUP)
     slope = tl.load(alpha + c)[None, :]
@@ -138,6 +147,7 @@ def update_kernel(
     RECORD: tl.constexpr,
     HW: tl.constexpr, PIXELS: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
 ):
+    """The next state (1 − g2)⊙h + g2⊙ζ(c2) of one RoI in both types, and its factors."""
     flat, mask, c = roi(HW, PIXELS, C, CHUNK)
     n2, rstd = normalise(load(z2, flat, mask), mask, epsilon, HW, CHUNK, GROUP)
     c2 = n2 * tl.load(scale + c)[None, :] + tl.load(shift + c)[None, :]
@@ -169,6 +179,7 @@ def through_update_kernel(
     v, excite, gate2, z2, rstd, scale, dz2, dmixed,
     HW: tl.constexpr, PIXELS: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
 ):
+    """Cotangents of z2 and of U∗s from that of the next state."""
     flat, mask, c = roi(HW, PIXELS, C, CHUNK)
     cotangent = load(v, flat, mask)
     tl.store(dmixed + flat, load(gate2, flat, mask) * cotangent, mask=mask)
@@ -181,6 +192,7 @@ def through_inhibit_kernel(
     y2, mixed, inhibit, z1, rstd, scale, ds, dz1,
     HW: tl.constexpr, PIXELS: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
 ):
+    """Cotangents of s (the sum of both arguments) and of z1."""
     flat, mask, c = roi(HW, PIXELS, C, CHUNK)
     total = load(y2, flat, mask) + load(mixed, flat, mask)
     tl.store(ds + flat, total, mask=mask)
@@ -193,6 +205,7 @@ def through_gate_kernel(
     dy, slope1, what, what_slope, where, kernel, dchannel, dwhere, rows,
     C: tl.constexpr, R: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):
+    """Cotangents of the channel path's first layer and of where from that of y."""
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     mask = (p < rows)[:, None]
     r = tl.arange(0, R)
@@ -215,6 +228,7 @@ def through_gate_kernel(
 def taps_adjoint_kernel(
     dwhere, kernel, slope, out, rows, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, ROWS: tl.constexpr
 ):
+    """Cotangent of the spatial path's first layer from that of where."""
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c, k = tl.arange(0, C), tl.arange(0, TAPS)
     neighbour, exists = neighbours(p, rows, -1, H, W)
@@ -230,6 +244,7 @@ def collect_kernel(
     v, ds, dy, dchannel, spatial, keep, scale, gate1, kernel, out, rows,
     C: tl.constexpr, R: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):
+    """Jᵀv: all paths to h added up."""
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     mask = (p < rows)[:, None]
     c, r = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK), tl.arange(0, R)

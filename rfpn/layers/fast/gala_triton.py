@@ -42,6 +42,7 @@ def spread(taps: Tensor) -> Tensor:
 
 
 def gate(channel: Tensor, spatial: Tensor, h: Tensor, w: Weights, record: bool) -> tuple[Tensor, GateFactors | None]:
+    """See :func:`rfpn.layers.fast.gala_stages.gate`."""
     chunk = min(CHUNK, h.shape[-1])
     taps = h.new_empty((*h.shape[:3], TAPS.value), dtype=torch.float32)
     y = torch.empty_like(h)
@@ -60,6 +61,7 @@ def gate(channel: Tensor, spatial: Tensor, h: Tensor, w: Weights, record: bool) 
 
 
 def inhibit(z1: Tensor, x: Tensor, h: Tensor, w: Weights, record: bool) -> tuple[Tensor, InhibitFactors | None]:
+    """See :func:`rfpn.layers.fast.gala_stages.inhibit`."""
     s = torch.empty_like(h)
     factors = [s] * 4
     if record:
@@ -73,6 +75,7 @@ def inhibit(z1: Tensor, x: Tensor, h: Tensor, w: Weights, record: bool) -> tuple
 def update(
     z2: Tensor, mixed: Tensor, h: Tensor, w: Weights, half: torch.dtype, record: bool
 ) -> tuple[Tensor, Tensor, UpdateFactors | None]:
+    """See :func:`rfpn.layers.fast.gala_stages.update`."""
     out, narrow = torch.empty_like(h), torch.empty_like(h, dtype=half)
     factors = [narrow] * 5
     if record:
@@ -84,18 +87,21 @@ def update(
 
 
 def through_update(v: Tensor, f: UpdateFactors, w: Weights) -> tuple[Tensor, Tensor]:
+    """See :func:`rfpn.layers.fast.gala_stages.through_update`."""
     dz2, dmixed = torch.empty_like(f.z2), torch.empty_like(f.z2)
     on_rois(kernels.through_update_kernel, v, w, v, f.excite, f.gate2, f.z2, f.rstd, w.scale2, dz2, dmixed)
     return dz2, dmixed
 
 
 def through_inhibit(y2: Tensor, mixed: Tensor, f: InhibitFactors, w: Weights) -> tuple[Tensor, Tensor]:
+    """See :func:`rfpn.layers.fast.gala_stages.through_inhibit`."""
     ds, dz1 = torch.empty_like(y2), torch.empty_like(y2)
     on_rois(kernels.through_inhibit_kernel, y2, w, y2, mixed, f.inhibit, f.z1, f.rstd, w.scale1, ds, dz1)
     return ds, dz1
 
 
 def through_gate(dy: Tensor, f: GateFactors, w: Weights) -> tuple[Tensor, Tensor]:
+    """See :func:`rfpn.layers.fast.gala_stages.through_gate`."""
     rois, height, width, channels = dy.shape
     dchannel, dspatial = torch.empty_like(f.what), torch.empty_like(f.where_slope)
     dwhere = torch.empty_like(f.where)
@@ -114,6 +120,7 @@ def collect(
     v: Tensor, ds: Tensor, dy: Tensor, dchannel: Tensor, spatial: Tensor, gates: GateFactors, inhibits: InhibitFactors,
     updates: UpdateFactors, w: Weights,
 ) -> Tensor:
+    """See :func:`rfpn.layers.fast.gala_stages.collect`."""
     out = torch.empty_like(v)
     chunk = min(CHUNK, v.shape[-1])
     on_pixels(

@@ -18,7 +18,6 @@ from rfpn.layers.plain import PlainForm
 MOST_ROIS = 512
 # of a cell; its buckets for one shape of RoIs are fewer
 MOST_GRAPHS = 16
-_WARM_UPS = 2
 
 
 class Captured(NamedTuple):
@@ -92,15 +91,13 @@ def run(layer: nn.Module, x: Tensor, steps: int) -> tuple[Tensor, Tensor] | None
 
 def usable(layer: nn.Module, x: Tensor) -> bool:
     """Whether a graph may run the layer on x: evaluation without grad, on CUDA, of RoIs that do not influence each other."""
+    evaluates = layer.fast == "auto" and not layer.training and not torch.is_grad_enabled()
+    if not (evaluates and x.is_cuda and x.dim() == 4 and bucket(len(x))):
+        return False
     cell = layer.cell
-    if layer.fast != "auto" or layer.training or torch.is_grad_enabled():
-        return False
-    if not x.is_cuda or x.dim() != 4 or bucket(len(x)) is None:
-        return False
     # hooks want to see the cell called
-    if getattr(cell, "batch_statistics", False) or cell._forward_hooks or cell._forward_pre_hooks:
-        return False
-    return not torch.cuda.is_current_stream_capturing()
+    unfit = getattr(cell, "batch_statistics", False) or cell._forward_hooks or cell._forward_pre_hooks
+    return not unfit and not torch.cuda.is_current_stream_capturing()
 
 
 def bucket(rois: int) -> int | None:
@@ -141,8 +138,9 @@ def _capture(layer: nn.Module, x: Tensor, steps: int, pool) -> Captured | None:
         stream.wait_stream(torch.cuda.current_stream())
         # also restores the stream after a failure, which torch.cuda.graph does not
         with casts, torch.cuda.stream(stream):
-            for _ in range(_WARM_UPS):
-                _steps(layer, drive, steps)
+            # Triton compiles and cuDNN plans outside the capture
+            _steps(layer, drive, steps)
+            _steps(layer, drive, steps)
             # other threads may use the card meanwhile, as those that load data do
             with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
                 states = _steps(layer, drive, steps)

@@ -3,6 +3,7 @@
 import copy
 import gc
 import io
+import weakref
 
 import pytest
 import torch
@@ -132,10 +133,10 @@ def test_cuda_graphs_end_with_their_cell():
     layer = _layer()
     with torch.no_grad():
         layer(_drive(7))
-    before = len(graphs._graphs)
+    cell, kept = weakref.ref(layer.cell), weakref.ref(graphs._graphs[layer.cell])
     del layer
     gc.collect()
-    assert len(graphs._graphs) == before - 1
+    assert cell() is None and kept() is None
 
 
 def test_cuda_graph_serves_inference_mode_and_outside_it(captures):
