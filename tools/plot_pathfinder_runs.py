@@ -49,14 +49,14 @@ def table(logs: dict[str, list[dict]], epoch: int) -> str:
 
 def draw(logs: dict[str, list[dict]], epoch: int) -> Figure:
     """IoU, training loss and residual against epochs."""
-    figure = Figure(figsize=(12, 3.4), layout="constrained")
+    figure = Figure(figsize=(12, 3.8), layout="constrained")
     for axis, (key, label) in zip(figure.subplots(1, len(PANELS)), PANELS.items()):
         for name, log in logs.items():
             iterations, values = series(log, key)
             axis.plot([i / epoch for i in iterations], values, label=name, marker="o" if key == "pathfinder/IoU" else None)
         axis.set(xlabel="epoch", ylabel=label, yscale="linear" if key == "pathfinder/IoU" else "log")
         axis.grid(alpha=0.3)
-    axis.legend()
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=len(logs))
     return figure
 
 

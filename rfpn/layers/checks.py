@@ -5,16 +5,12 @@ from typing import NamedTuple
 
 
 class Range(NamedTuple):
-    """Numbers from ``least`` to ``most``; ``whole`` admits integers alone.
-
-    ``below`` leaves ``most`` itself out, ``above`` leaves ``least`` out.
-    """
+    """Numbers from ``least`` to ``most``; ``whole`` admits integers alone, ``below`` leaves ``most`` itself out."""
 
     least: float
     most: float
     whole: bool = False
     below: bool = False
-    above: bool = False
 
 
 def check_setting(name: str, value, rule: Range | tuple) -> None:
@@ -26,8 +22,6 @@ def check_setting(name: str, value, rule: Range | tuple) -> None:
         raise ValueError(f"{name} must be a {'whole ' if rule.whole else ''}number, got {value!r}")
     elif rule.below and not rule.least <= value < rule.most:
         raise ValueError(f"{name} must lie in [{rule.least}, {rule.most}), got {value}")
-    elif rule.above and not value > rule.least:
-        raise ValueError(f"{name} must be above {rule.least}, got {value}")
     elif not value >= rule.least:
         raise ValueError(f"{name} must be at least {rule.least}, got {value}")
     elif value > rule.most:

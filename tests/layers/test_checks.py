@@ -9,14 +9,7 @@ from rfpn.layers.checks import Range, check_setting
 
 @pytest.mark.parametrize(
     "value, rule",
-    [
-        (1, Range(1, 3)),
-        (3, Range(1, 3)),
-        (math.inf, Range(0, math.inf)),
-        (0.99, Range(0, 1, below=True)),
-        (1e-9, Range(0, 1, above=True)),
-        ("a", ("a",)),
-    ],
+    [(1, Range(1, 3)), (3, Range(1, 3)), (math.inf, Range(0, math.inf)), (0.99, Range(0, 1, below=True)), ("a", ("a",))],
 )
 def test_admitted(value, rule):
     check_setting("KEY", value, rule)
@@ -30,9 +23,6 @@ def test_admitted(value, rule):
         (math.nan, Range(1, 3), "at least 1, got nan"),
         (1, Range(0, 1, below=True), r"in \[0, 1\), got 1"),
         (math.nan, Range(0, 1, below=True), r"in \[0, 1\), got nan"),
-        (0, Range(0, 1, above=True), "above 0, got 0"),
-        (2, Range(0, 1, above=True), "at most 1, got 2"),
-        (math.nan, Range(0, 1, above=True), "above 0, got nan"),
         (2.0, Range(1, 3, whole=True), "a whole number, got 2.0"),
         (True, Range(1, 3, whole=True), "a whole number, got True"),
         ("2", Range(1, 3), "a number, got '2'"),
