@@ -13,7 +13,7 @@ from detectron2.utils import comm
 from detectron2.utils.logger import setup_logger
 from torch import nn
 
-from rfpn.engine.checkpoint import Checkpointer, check_complete
+from rfpn.engine.checkpoint import load_for_evaluation
 from rfpn.engine.setup import check_weights, load_cfg
 
 WEIGHTS_HELP = """a checkpoint and its name in tables and figures, repeatable; NAME defaults to the file's folder.
@@ -68,11 +68,7 @@ def load_model(cfg: CfgNode, resume: bool = False) -> nn.Module:
         ValueError: the weights file does not give every parameter.
     """
     torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK
-    model = build_model(cfg).eval()
-    checkpointer = Checkpointer(model, save_dir=cfg.OUTPUT_DIR)
-    checkpointer.resume_or_load(cfg.MODEL.WEIGHTS, resume=resume)
-    check_complete(checkpointer, cfg.MODEL.ALLOW_MISSING_WEIGHTS)
-    return model
+    return load_for_evaluation(build_model(cfg).eval(), cfg, resume)
 
 
 def load_models(configs: dict[str, CfgNode]) -> Iterator[tuple[str, CfgNode, nn.Module]]:

@@ -10,7 +10,7 @@ from detectron2.engine import default_argument_parser
 from detectron2.evaluation import verify_results
 from detectron2.utils import comm
 
-from rfpn.engine.checkpoint import Checkpointer, check_complete, name_full_disk
+from rfpn.engine.checkpoint import load_for_evaluation, name_full_disk
 from rfpn.engine.launch import check_gpus, launch
 from rfpn.engine.setup import one_line_errors, setup
 from rfpn.engine.trainer import Trainer
@@ -30,10 +30,7 @@ def main(args):
 
 def evaluate(cfg, resume):
     """Score MODEL.WEIGHTS, or with ``resume`` the last checkpoint, on DATASETS.TEST."""
-    model = Trainer.build_model(cfg)
-    checkpointer = Checkpointer(model, save_dir=cfg.OUTPUT_DIR)
-    checkpointer.resume_or_load(cfg.MODEL.WEIGHTS, resume=resume)
-    check_complete(checkpointer, cfg.MODEL.ALLOW_MISSING_WEIGHTS)
+    model = load_for_evaluation(Trainer.build_model(cfg), cfg, resume)
     results = Trainer.test(cfg, model)
     if comm.is_main_process():
         verify_results(cfg, results)

@@ -70,6 +70,7 @@ def _reader(overlay: Overlay, dataset_name: str):
         mapper = PathfinderMapper(overlay.cfg, False)
 
         def read(record):
+            """A contour's image as the model sees it, RGB."""
             mapped = mapper(record)
             image = np.repeat(mapped["image"].numpy().transpose(1, 2, 0), 3, axis=2)
             return image, lambda scale: draw_contour(image, mapped["sem_seg"].numpy(), scale)
@@ -78,6 +79,7 @@ def _reader(overlay: Overlay, dataset_name: str):
     truth = PanopticTruth(metadata) if metadata.get("panoptic_json") else None
 
     def read(record):
+        """A photograph or scene as its file holds it, RGB."""
         image = read_image(record["file_name"], "RGB")
         if truth is None:
             return image, lambda scale: None

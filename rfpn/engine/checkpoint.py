@@ -8,7 +8,9 @@ import os
 from pathlib import Path
 
 from detectron2.checkpoint import DetectionCheckpointer
+from detectron2.config import CfgNode
 from detectron2.utils.file_io import PathManager
+from torch import nn
 
 from rfpn.engine.safe_pickle import load_arrays, load_tensors
 
@@ -91,6 +93,18 @@ class Checkpointer(DetectionCheckpointer):
             _count("wrong shape", [f"{name} {tuple(theirs)} for {tuple(ours)}" for name, theirs, ours in misshapen]),
         )
         return self.incompatible
+
+
+def load_for_evaluation(model: nn.Module, cfg: CfgNode, resume: bool = False) -> nn.Module:
+    """Give a model the weights of MODEL.WEIGHTS, or with ``resume`` those of the run's last checkpoint.
+
+    Raises:
+        ValueError: the file does not give every parameter, and MODEL.ALLOW_MISSING_WEIGHTS does not admit that.
+    """
+    checkpointer = Checkpointer(model, save_dir=cfg.OUTPUT_DIR)
+    checkpointer.resume_or_load(cfg.MODEL.WEIGHTS, resume=resume)
+    check_complete(checkpointer, cfg.MODEL.ALLOW_MISSING_WEIGHTS)
+    return model
 
 
 def check_complete(checkpointer: Checkpointer, allow_missing: bool) -> None:

@@ -65,6 +65,7 @@ def implicit_gradient(
         return torch.autograd.grad(h, h_previous, vector.to(h.dtype), retain_graph=True, materialize_grads=True)[0]
 
     def solve(cotangent: Tensor) -> Tensor:
+        """u = (I − Jᵀ)⁻¹g, (R, ...), as far as ``terms`` go."""
         solution = adjoint(transpose or product, cotangent, terms, growth_limit, tolerance)
         if report is not None:
             report(solution)

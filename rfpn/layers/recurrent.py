@@ -138,10 +138,7 @@ class RecurrentLayer(nn.Module):
         self.neumann_tolerance = neumann_tolerance
         self.growth_limit = growth_limit
         self.lipschitz = lipschitz
-        self.coefficient = coefficient
-        self.reduction = reduction
-        self.probe = probe
-        self.two_sided = two_sided
+        self.coefficient, self.reduction, self.probe, self.two_sided = coefficient, reduction, probe, two_sided
         self.fast = fast
         self.diagnostics: dict[str, Tensor] = {}
         check_options({name: getattr(self, name) for name in RULES})

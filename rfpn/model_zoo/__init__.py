@@ -8,7 +8,7 @@ from detectron2.modeling import build_model
 from torch import nn
 
 from rfpn.config import get_cfg
-from rfpn.engine.checkpoint import Checkpointer, check_complete
+from rfpn.engine.checkpoint import load_for_evaluation
 
 _FOLDER = Path(__file__).parent
 
@@ -42,8 +42,4 @@ def get(name: str) -> nn.Module:
         ValueError: as :func:`get_config` does.
     """
     cfg = get_config(name)
-    model = build_model(cfg).eval()
-    checkpointer = Checkpointer(model)
-    checkpointer.load(cfg.MODEL.WEIGHTS)
-    check_complete(checkpointer, False)
-    return model
+    return load_for_evaluation(build_model(cfg).eval(), cfg)

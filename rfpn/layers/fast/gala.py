@@ -18,6 +18,7 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, bound, linear, x, h, vector, *parameters):
+        """F(x, h) (R, C, H, W), and Jᵀ·vector or None."""
         ctx.bound = bound
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, h, vector)
@@ -28,6 +29,7 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, cotangent, direction):
+        """Gradients of x, h and the parameters from those of F(x, h) and of Jᵀ·vector, each (R, C, H, W) or None."""
         x, h, vector = ctx.saved_tensors
         cotangent = torch.zeros_like(h) if cotangent is None else cotangent
         maps = (None if t is None else _channels_last(t) for t in (x, h, cotangent, direction, vector))

@@ -17,6 +17,7 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, bound, linear, x, h, vector, *parameters):
+        """F(x, h) (R, C, H, W), and Jᵀ·vector or None."""
         ctx.bound = bound
         ctx.set_materialize_grads(False)
         x, h = x.contiguous(), h.contiguous()
@@ -29,6 +30,7 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, cotangent, direction):
+        """Gradients of x, h and the parameters from those of F(x, h) and of Jᵀ·vector, each (R, C, H, W) or None."""
         x, h, vector, gated, inner, z1, mean1, rstd1, z2, mean2, rstd2, s = ctx.saved_tensors
         made = Step((gated, inner), z1, Moments(mean1, rstd1), z2, Moments(mean2, rstd2), s)
         cotangent = torch.zeros_like(h) if cotangent is None else cotangent.contiguous()
