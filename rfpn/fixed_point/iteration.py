@@ -14,7 +14,7 @@ class FixedPoint(NamedTuple):
 
     state: (R, ...) the state. previous: (R, ...) the state that F was applied to.
     steps: (R,) int64, steps of processing each sample used.
-    residual: (R,) ‖state − previous‖ / ‖state‖; NaN where the state is not finite.
+    residual: (R,) ‖state − previous‖ / ‖state‖; NaN where the state, or its norm, is not finite.
     converged: (R,) bool, residual at or below the tolerance.
     """
 
@@ -33,10 +33,11 @@ def sample_norm(tensor: Tensor) -> Tensor:
 
 
 def relative_residual(new: Tensor, old: Tensor) -> Tensor:
-    """‖new − old‖ / ‖new‖ of every sample, (R, ...) -> (R,); 0 where both are zero."""
-    difference = sample_norm(new.detach() - old.detach())
-    tiny = torch.finfo(difference.dtype).tiny
-    return difference / sample_norm(new.detach()).clamp(min=tiny)
+    """‖new − old‖ / ‖new‖ of every sample, (R, ...) -> (R,); 0 where both are zero, NaN where ‖new‖ is not finite."""
+    difference, norm = sample_norm(new.detach() - old.detach()), sample_norm(new.detach())
+    tiny = torch.finfo(norm.dtype).tiny
+    # a state of 1e20 has an infinite norm in float32: over it, any difference would look settled
+    return torch.where(norm.isfinite(), difference / norm.clamp(min=tiny), float("nan"))
 
 
 def iterate(update: Update, x: Tensor, h: Tensor, steps: int) -> Tensor:

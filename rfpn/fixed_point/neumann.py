@@ -21,12 +21,30 @@ class NeumannSum(NamedTuple):
     truncated: Tensor
 
 
+def add_term(total: Tensor, term: Tensor, limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Add to each sample of ``total`` its term where that is finite and small enough.
+
+    Args:
+        total, term: (R, ...). limit: (R,), the largest norm of a term that is added.
+
+    Returns:
+        The new total (R, ...); the term, with zeros where it was not added; norms of the term as it came (R,).
+    """
+    norm = sample_norm(term)
+    column = (-1,) + (1,) * (term.dim() - 1)
+    # where, not a product: a term that overflowed must not reach the sum as NaN
+    term = torch.where((norm <= limit).view(column), term, 0.0)
+    # in this order: the sum takes its first operand's layout in memory, which terms have and later products want
+    return term + total, term, norm
+
+
 def neumann_series(
     transpose: Callable[[Tensor], Tensor],
     cotangent: Tensor,
     terms: int,
     growth_limit: float = 2.0,
     tolerance: float = 0.0,
+    add: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] = add_term,
 ) -> NeumannSum:
     """Sum u = Σ_{k=0..K} (Jᵀ)^k g ≈ (I − Jᵀ)⁻¹ g for every sample on its own.
 
@@ -42,27 +60,27 @@ def neumann_series(
         growth_limit: largest allowed ‖(Jᵀ)^k g‖ / ‖g‖.
         tolerance: end a sample's series once ‖(Jᵀ)^k g‖ ≤ tolerance·‖g‖ (that term is still added); 0 sums all K
             terms without asking the device for anything.
+        add: what does the work of :func:`add_term`.
     """
     dtype = torch.promote_types(cotangent.dtype, torch.float32)
     total = cotangent.to(dtype)
     term = total
     scale = sample_norm(cotangent)
+    limit = growth_limit * scale
     summing = torch.ones_like(scale, dtype=torch.bool)
     truncated = torch.zeros_like(summing)
     length = torch.zeros_like(summing, dtype=torch.int64)
-    column = (-1,) + (1,) * (cotangent.dim() - 1)
     for _ in range(terms):
-        term = transpose(term.to(cotangent.dtype)).to(dtype)
-        norm = sample_norm(term)
-        bounded = norm <= growth_limit * scale
+        # a sample that was cut goes on with zeros
+        total, term, norm = add(total, transpose(term.to(cotangent.dtype)).to(dtype), limit)
+        bounded = norm <= limit
         truncated |= summing & ~bounded
         summing = summing & bounded
-        # where, not a product: a term that overflowed must not reach the sum as NaN
-        term = torch.where(summing.view(column), term, 0.0)
-        total = total + term
         length += summing
         if tolerance > 0:
             summing = summing & (norm > tolerance * scale)
             if not summing.any():
                 break
+            # no norm is below 0: nothing more for these samples
+            limit = torch.where(summing, limit, -1.0)
     return NeumannSum(total, length, truncated)

@@ -1,6 +1,7 @@
 """Checks of single settings: one rule says what a value may be, whatever name it goes by."""
 
-from numbers import Real
+import math
+from numbers import Integral, Real
 from typing import NamedTuple
 
 
@@ -18,7 +19,7 @@ def check_setting(name: str, value, rule: Range | tuple) -> None:
     if not isinstance(rule, Range):
         if value not in rule:
             raise ValueError(f"{name} must be one of {', '.join(rule)}, got {value!r}")
-    elif isinstance(value, bool) or not isinstance(value, int if rule.whole else Real):
+    elif isinstance(value, bool) or not isinstance(value, Integral if rule.whole else Real):
         raise ValueError(f"{name} must be a {'whole ' if rule.whole else ''}number, got {value!r}")
     elif rule.below and not rule.least <= value < rule.most:
         raise ValueError(f"{name} must lie in [{rule.least}, {rule.most}), got {value}")
@@ -26,3 +27,11 @@ def check_setting(name: str, value, rule: Range | tuple) -> None:
         raise ValueError(f"{name} must be at least {rule.least}, got {value}")
     elif value > rule.most:
         raise ValueError(f"{name} must be at most {rule.most}, got {value}")
+
+
+def check_sizes(name: str, channels: int, kernel_size: int) -> None:
+    """Raise ValueError where ``channels`` is not at least 1 or ``kernel_size`` not odd. name: of the module, for errors."""
+    for size, value in (("channels", channels), ("kernel size", kernel_size)):
+        check_setting(f"{name} {size}", value, Range(1, math.inf, whole=True))
+    if kernel_size % 2 == 0:
+        raise ValueError(f"{name} kernel size must be odd, got {kernel_size}")

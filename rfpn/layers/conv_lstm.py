@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from rfpn.layers.checks import check_sizes
+
 
 class ConvLSTMCell(nn.Module):
     """i, f, o = σ(Wx∗x + Wh∗h + b);  c ← f⊙c + i⊙tanh(Wxc∗x + Whc∗h + b);  h ← o⊙tanh(c).
@@ -17,8 +19,7 @@ class ConvLSTMCell(nn.Module):
             channels: C of drive and h. kernel_size: E, odd.
         """
         super().__init__()
-        if kernel_size < 1 or kernel_size % 2 == 0:
-            raise ValueError(f"convLSTM kernel size must be odd, got {kernel_size}")
+        check_sizes("convLSTM", channels, kernel_size)
         self.channels = channels
         self.state_channels = 2 * channels
         # the four gates in the order i, f, candidate, o, computed by one convolution each for drive and state

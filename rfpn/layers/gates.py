@@ -1,8 +1,12 @@
 """Parts that the hGRU cells share: gate modules and the start values of gate biases and kernels."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from rfpn.layers.checks import Range, check_setting
 
 GATE_BIAS_STARTS = ("released", "chronos")
 
@@ -14,10 +18,10 @@ def gate_bias_start(channels: int, steps: int, start: str = "released") -> Tenso
     ``released``: U(1, T − 1) itself, as the paper's code does, which leaves the logarithm out.
 
     Args:
-        steps: T; 1 and 2 both draw 1.
+        steps: T ≥ 1; 1 and 2 both draw 1.
     """
-    if start not in GATE_BIAS_STARTS:
-        raise ValueError(f"gate bias start must be one of {', '.join(GATE_BIAS_STARTS)}, got {start!r}")
+    check_setting("gate bias start", start, GATE_BIAS_STARTS)
+    check_setting("gate steps", steps, Range(1, math.inf, whole=True))
     bias = torch.empty(channels).uniform_(1, max(steps - 1, 1))
     return bias.log() if start == "chronos" else bias
 
@@ -31,7 +35,7 @@ class GALAGate(nn.Module):
 
     def __init__(self, channels: int, reduction: int = 4):
         super().__init__()
-        if channels % reduction or channels % 2:
+        if reduction < 1 or channels % reduction or channels % 2:
             raise ValueError(f"GALA gate needs channels divisible by 2 and by the reduction {reduction}, got {channels}")
         self.channel_in = nn.Conv2d(channels, channels // reduction, 1)
         self.channel_out = nn.Conv2d(channels // reduction, channels, 1, bias=False)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rfpn.layers.checks import check_sizes
 from rfpn.layers.gates import GALAGate, channel_scale, gate_bias_start, widened
 
 FORMS = ("released", "printed")
@@ -41,8 +42,7 @@ class HGRUCell(nn.Module):
             norm_start: start of the norms' weights.
         """
         super().__init__()
-        if kernel_size < 1 or kernel_size % 2 == 0:
-            raise ValueError(f"hGRU kernel size must be odd, got {kernel_size}")
+        check_sizes("hGRU", channels, kernel_size)
         if form not in FORMS:
             raise ValueError(f"hGRU form must be one of {', '.join(FORMS)}, got {form!r}")
         self.channels = channels
@@ -102,10 +102,9 @@ class GALAHGRUCell(nn.Module):
             norm_start: start of the norms' weights.
         """
         super().__init__()
+        check_sizes("hGRU", channels, kernel_size)
         if groups < 1 or channels % groups:
             raise ValueError(f"hGRU channels must be divisible by the number of norm groups, got {channels} and {groups}")
-        if kernel_size < 1 or kernel_size % 2 == 0:
-            raise ValueError(f"hGRU kernel size must be odd, got {kernel_size}")
         self.channels = channels
         self.state_channels = channels
         self.gate_inhibition = GALAGate(channels, gate_reduction)

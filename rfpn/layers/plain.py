@@ -5,7 +5,7 @@ from typing import Callable, NamedTuple
 import torch
 from torch import Tensor
 
-from rfpn.fixed_point import column_sums, iterate
+from rfpn.fixed_point import column_sums, iterate, neumann_series
 
 
 class RecordedStep(NamedTuple):
@@ -22,6 +22,8 @@ class RecordedStep(NamedTuple):
 
 class PlainForm:
     """Steps of any update (x, h) -> next h through autograd."""
+
+    neumann_series = staticmethod(neumann_series)
 
     def __init__(self, update: Callable[[Tensor, Tensor], Tensor]):
         self.step = update

@@ -15,7 +15,6 @@ from rfpn.fixed_point import (
     implicit_gradient,
     iterate_until,
     linear_solve,
-    neumann_series,
     penalty_of_sums,
     relative_residual,
 )
@@ -26,7 +25,7 @@ from rfpn.layers.plain import PlainForm
 
 GRADIENTS = ("bptt", "tbptt", "rbp")
 SOLVERS = ("steps", "anderson")
-ADJOINTS = {"neumann": neumann_series, "solve": linear_solve}
+ADJOINTS = ("neumann", "solve")
 # more steps or terms than this are a slip of the keyboard
 MOST_STEPS = 1_000_000
 # what each argument of RecurrentLayer may be
@@ -38,7 +37,7 @@ RULES = {
     "solver_tolerance": Range(0, math.inf),
     "gradient": GRADIENTS,
     "window": Range(1, MOST_STEPS, whole=True),
-    "adjoint": tuple(ADJOINTS),
+    "adjoint": ADJOINTS,
     "neumann_terms": Range(0, MOST_STEPS, whole=True),
     "neumann_tolerance": Range(0, math.inf),
     "growth_limit": Range(1, math.inf),
@@ -235,7 +234,7 @@ class RecurrentLayer(nn.Module):
                 self.growth_limit,
                 self.neumann_tolerance,
                 self._report,
-                ADJOINTS[self.adjoint],
+                form.neumann_series if self.adjoint == "neumann" else linear_solve,
                 transpose,
             )
         return state, previous, penalty

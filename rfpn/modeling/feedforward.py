@@ -3,6 +3,8 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rfpn.layers.checks import check_sizes
+
 
 class FeedforwardLayers(nn.Module):
     """Six times convolution, batch norm, softplus: one layer for each step of the hGRU, no weight shared (P§3.1).
@@ -18,8 +20,7 @@ class FeedforwardLayers(nn.Module):
             channels: C of input and output. kernel_size: E, odd. layers: number of convolutions, at least 1.
         """
         super().__init__()
-        if kernel_size < 1 or kernel_size % 2 == 0:
-            raise ValueError(f"feedforward kernel size must be odd, got {kernel_size}")
+        check_sizes("feedforward", channels, kernel_size)
         if layers < 1:
             raise ValueError(f"feedforward control needs at least 1 layer, got {layers}")
         self.convolutions = nn.ModuleList(

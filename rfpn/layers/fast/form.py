@@ -1,9 +1,11 @@
 """What the fast forms share: steps as autograd nodes, behind the interface of :mod:`rfpn.layers.plain`."""
 
+from types import ModuleType
+
 import torch
 from torch import Tensor
 
-from rfpn.fixed_point import probe_vector
+from rfpn.fixed_point import NeumannSum, neumann_series, probe_vector
 from rfpn.layers.plain import RecordedStep
 
 
@@ -12,10 +14,12 @@ class FastForm:
 
     Subclasses give ``iterate(x, h, steps)``, ``linearize(x, h)`` (a step with ``state`` and ``transpose``) and
     ``recorded``, an autograd function (form, linearised step or None, x, h, vector or None, parameters) ->
-    (F(x, h), Jᵀ·vector or None). Without a vector it needs no linearised step.
+    (F(x, h), Jᵀ·vector or None). Without a vector it needs no linearised step. ``stages`` is the module whose functions
+    work between the large products.
     """
 
     recorded: type[torch.autograd.Function]
+    stages: ModuleType
 
     def __init__(self, cell: torch.nn.Module):
         self.parameters = dict(cell.named_parameters())
@@ -34,3 +38,7 @@ class FastForm:
         vector = None if probe is None else probe_vector(step.state, probe)
         state, sums = self.recorded.apply(self, step, x, source, vector, *self.parameters.values())
         return RecordedStep(state, sums, step.transpose)
+
+    def neumann_series(self, *arguments) -> NeumannSum:
+        """See :func:`rfpn.fixed_point.neumann_series`."""
+        return neumann_series(*arguments, add=self.stages.add_term)

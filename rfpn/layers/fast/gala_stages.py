@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rfpn.fixed_point.neumann import add_term as add_term
+
 
 class Weights(NamedTuple):
     """The cell's parameters without the large kernels, float32 (or float64) unless named.

@@ -7,6 +7,7 @@ from torch import Tensor
 from rfpn.layers.fast import gala_kernels as kernels
 from rfpn.layers.fast.gala_kernels import TAPS
 from rfpn.layers.fast.gala_stages import GateFactors, InhibitFactors, UpdateFactors, Weights
+from rfpn.layers.fast.series_triton import add_term as add_term
 
 ROWS = 64
 CHUNK = 64  # channels of a kernel over pixels

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rfpn.fixed_point.neumann import add_term as add_term
 from rfpn.layers.fast.spectral import pack, unpack
 
 

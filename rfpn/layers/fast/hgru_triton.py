@@ -12,6 +12,7 @@ from rfpn.layers.fast.canvas_triton import (
     slots_of,
 )
 from rfpn.layers.fast.hgru_stages import Factors, Moments, Weights
+from rfpn.layers.fast.series_triton import add_term as add_term
 from rfpn.layers.fast.spectral_triton import words
 
 

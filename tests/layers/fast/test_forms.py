@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rfpn.fixed_point import column_sums
+from rfpn.fixed_point import column_sums, neumann_series
 from rfpn.layers.fast.gala import FastGALA
 from rfpn.layers.fast.hgru import FastHGRU
 from tests.layers.fast.fast_problems import DEVICES, assert_close, gala, hgru, interprets
@@ -65,6 +65,24 @@ def test_steps_and_transposed_product(setting):
     step = form.linearize(x, h)
     assert_close(step.state, state, tolerance, "linearised state")
     assert_close(step.transpose(v), torch.autograd.grad(state, h, v)[0], tolerance, "Jᵀv")
+
+
+def _gains(v, *values):
+    return torch.tensor(values[: len(v)], dtype=v.dtype, device=v.device).view(-1, 1, 1, 1)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 1e-2])
+def test_neumann_series_with_samples_that_are_cut_or_settle(setting, tolerance):
+    cell, x, form, precision = setting
+    transpose = form.linearize(x, _state(cell, x)).transpose
+    g = torch.randn_like(x)
+    # the last sample grows, another overflows; the first goes on or settles
+    gains = _gains(g, *(0.5, 1e30, 3.0)[-len(g):])
+    arguments = (lambda v: gains * (v + 0.1 * transpose(v)), g, 6, 2.0, tolerance)
+    plain, fast = neumann_series(*arguments), form.neumann_series(*arguments)
+    assert torch.equal(fast.length, plain.length) and torch.equal(fast.truncated, plain.truncated)
+    assert fast.truncated.any() and fast.total.isfinite().all()
+    assert_close(fast.total, plain.total, precision, "sum")
 
 
 @pytest.mark.parametrize("probe", [None, "ones"])
