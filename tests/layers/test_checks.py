@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from rfpn.layers.checks import Range, check_setting
@@ -9,7 +10,14 @@ from rfpn.layers.checks import Range, check_setting
 
 @pytest.mark.parametrize(
     "value, rule",
-    [(1, Range(1, 3)), (3, Range(1, 3)), (math.inf, Range(0, math.inf)), (0.99, Range(0, 1, below=True)), ("a", ("a",))],
+    [
+        (1, Range(1, 3)),
+        (3, Range(1, 3)),
+        (math.inf, Range(0, math.inf)),
+        (0.99, Range(0, 1, below=True)),
+        ("a", ("a",)),
+        (np.int64(2), Range(1, 3, whole=True)),
+    ],
 )
 def test_admitted(value, rule):
     check_setting("KEY", value, rule)
