@@ -22,6 +22,7 @@ from rfpn.data.pathfinder.settings import SPLITS, PathfinderSettings
 
 SAMPLES_PER_FOLDER = 1000
 SAMPLES_PER_TASK = 50
+MOST_SAMPLES = 10_000_000  # more are a slip of the keyboard
 MANIFEST = "manifest.json"
 UNFINISHED = "manifest.unfinished.json"
 FORMAT = 1  # raised whenever the same settings and seed come to give other samples
@@ -45,9 +46,9 @@ def sample_paths(folder: Path, index: int) -> tuple:
 def write_split(
     output, settings: PathfinderSettings, split: str, num: int, seed: int = 0, workers: int = 1, progress: bool = True
 ) -> int:
-    """Writes samples 0 to ``num - 1`` of a split, but for those that are there already.
+    """Writes samples 0 to ``num - 1`` of a split, but for those that are there already; empty files are not.
 
-    The files are the same for any number of workers.
+    The files are the same for any number of workers. Nothing is written where the first sample cannot be drawn.
 
     Returns:
         How many samples it wrote: 0 for a finished split.
@@ -62,12 +63,16 @@ def write_split(
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     if num < 1 or workers < 1 or seed < 0:
         raise ValueError(f"num and workers must be 1 or more and seed 0 or more, got {num}, {workers} and {seed}")
+    if num > MOST_SAMPLES:
+        raise ValueError(f"num must be at most {MOST_SAMPLES}, got {num}")
     folder = split_folder(output, settings.length, split)
     manifest = {"format": FORMAT, "split": split, "seed": seed, "num": num, "settings": asdict(settings)}
     _check_folder(folder, manifest)
     missing = _missing(folder, num)
     if (folder / MANIFEST).is_file() and not missing:
         return 0
+    if missing:
+        _draw(settings, split, seed, missing[0])
     for index in range(0, num, SAMPLES_PER_FOLDER):
         for path in sample_paths(folder, index):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,11 +86,15 @@ def write_split(
 
 def write_sample(folder: Path, settings: PathfinderSettings, split: str, seed: int, index: int):
     """Writes one sample. The image comes last: where it is, the target is too."""
-    options = asdict(settings)
-    image, target, _ = generate_sample(options.pop("length"), seed, index, split, **options)
+    image, target, _ = _draw(settings, split, seed, index)
     image_path, target_path = sample_paths(folder, index)
     _write_png(target_path, target)
     _write_png(image_path, image)
+
+
+def _draw(settings: PathfinderSettings, split: str, seed: int, index: int) -> tuple:
+    options = asdict(settings)
+    return generate_sample(options.pop("length"), seed, index, split, **options)
 
 
 def _write_samples(write, indices: list, workers: int):
@@ -109,8 +118,9 @@ def _write_task(folder, settings, split, seed, indices) -> int:
 def _missing(folder: Path, num: int) -> list:
     present = {}
     for kind in ("imgs", "seg"):
-        names = (entry.name for batch in _entries(folder / kind) for entry in _entries(batch.path))
-        present[kind] = set(names)
+        files = (entry for batch in _entries(folder / kind) for entry in _entries(batch.path))
+        # a machine that lost its power may leave names without content
+        present[kind] = {entry.name for entry in files if entry.stat().st_size}
     both = present["imgs"] & present["seg"]
     return [index for index in range(num) if f"sample_{index}.png" not in both]
 

@@ -11,7 +11,8 @@ import re
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
-from rfpn.data.pathfinder.dataset import UNFINISHED, split_folder
+from rfpn.data.annotations import read_json
+from rfpn.data.pathfinder.dataset import MANIFEST, UNFINISHED, split_folder
 from rfpn.data.pathfinder.settings import SPLITS
 
 LENGTHS = (6, 9, 14, 20, 25)
@@ -74,7 +75,7 @@ def load_pathfinder(folder: str, start: int = 0, stop: int | None = None, comman
 
     Raises:
         FileNotFoundError: the folder, its images or some of their targets are missing; says which and what helps.
-        ValueError: the generator was stopped before the folder was finished.
+        ValueError: the generator was stopped before the folder was finished, or its manifest counts other samples.
     """
     remedy = f"; make it with: {command}" if command else ""
     if os.path.isfile(os.path.join(folder, UNFINISHED)):
@@ -86,6 +87,10 @@ def load_pathfinder(folder: str, start: int = 0, stop: int | None = None, comman
             f"{os.path.abspath(folder)}: {len(unpaired)} samples lie in only one of imgs and seg, "
             f"e.g. {', '.join(unpaired[:3])}{remedy}"
         )
+    manifest = os.path.join(folder, MANIFEST)
+    # the authors' folders have none
+    if os.path.isfile(manifest) and (number := read_json(manifest).get("num", len(images))) != len(images):
+        raise ValueError(f"{os.path.abspath(folder)} holds {len(images)} samples, its {MANIFEST} says {number}{remedy}")
     names = sorted(images, key=_natural)[start:stop]
     if not names:
         raise FileNotFoundError(f"{os.path.abspath(folder)}: no sample in [{start}, {stop}) of {len(images)}{remedy}")

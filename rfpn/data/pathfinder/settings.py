@@ -8,6 +8,7 @@ SPLITS = ("train", "test")
 # Share of target pixels at half size, by length, in the logs of the published runs; samples keep within the tolerance.
 PUBLISHED_SHARE = {14: 0.0030, 20: 0.0041, 25: 0.0050}
 SHARE_TOLERANCE = 0.0008
+MOST_WINDOW = 4096  # a larger one would fill the memory
 
 
 class GenerationError(RuntimeError):
@@ -49,6 +50,8 @@ class PathfinderSettings:
             value = getattr(self, field.name)
             if field.type is float and not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
                 raise ValueError(f"{field.name} must be a positive number, got {value!r}")
+        if self.window > MOST_WINDOW:
+            raise ValueError(f"window must be at most {MOST_WINDOW}, got {self.window}")
         self._check_together()
 
     def _check_together(self):

@@ -8,7 +8,7 @@ from PIL import Image
 from rfpn.data.pathfinder import dataset
 from rfpn.data.pathfinder.dataset import SplitExistsError, sample_paths, split_folder, write_split
 from rfpn.data.pathfinder.generator import generate_sample
-from rfpn.data.pathfinder.settings import PathfinderSettings
+from rfpn.data.pathfinder.settings import GenerationError, PathfinderSettings
 
 SETTINGS = PathfinderSettings(6, window=128, padding=10, distractors=3)
 
@@ -75,12 +75,19 @@ def test_F4_a_stopped_run_goes_on_and_a_finished_one_does_nothing(tmp_path, monk
     assert write(tmp_path / "stopped") == 0
 
 
-def test_a_deleted_file_of_a_finished_split_is_made_again(tmp_path):
+def test_deleted_and_empty_files_of_a_finished_split_are_made_again(tmp_path):
     write(tmp_path)
     before = hashes(tmp_path)
     sample_paths(split_folder(tmp_path, 6, "train"), 5)[1].unlink()
-    assert write(tmp_path) == 1
+    sample_paths(split_folder(tmp_path, 6, "train"), 2)[0].write_bytes(b"")
+    assert write(tmp_path) == 2
     assert hashes(tmp_path) == before
+
+
+def test_F3_settings_that_give_no_sample_leave_nothing_behind(tmp_path):
+    with pytest.raises(GenerationError, match="length=30"):
+        write(tmp_path, settings=PathfinderSettings(30, window=48, padding=6))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -123,7 +130,7 @@ def test_parameters_that_never_gave_a_sample_do_not_block_the_folder(tmp_path, m
     assert write(tmp_path, num=2) == 2
 
 
-@pytest.mark.parametrize("option", [{"num": 0}, {"workers": 0}, {"seed": -1}, {"split": "val"}])
+@pytest.mark.parametrize("option", [{"num": 0}, {"num": 10**12}, {"workers": 0}, {"seed": -1}, {"split": "val"}])
 def test_wrong_arguments_are_refused(tmp_path, option):
     with pytest.raises(ValueError):
         write(tmp_path, **option)

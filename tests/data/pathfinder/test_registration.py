@@ -100,6 +100,17 @@ def test_unpaired_samples_are_named(tmp_path):
         load_pathfinder(str(make_folder(tmp_path / "other")), start=24)
 
 
+def test_a_folder_that_was_copied_in_part_is_refused(tmp_path):
+    settings = PathfinderSettings(6, window=128, padding=10, distractors=3)
+    write_split(tmp_path, settings, "test", 3, progress=False)
+    folder = tmp_path / "test/curv_contour_length_6"
+    assert len(load_pathfinder(str(folder))) == 3
+    for kind in ("imgs", "seg"):
+        (folder / kind / "0/sample_1.png").unlink()
+    with pytest.raises(ValueError, match="holds 2 samples, its manifest.json says 3; make it with: again"):
+        load_pathfinder(str(folder), command="again")
+
+
 def test_A12_registering_twice(tmp_path):
     register_pathfinder("mine", str(tmp_path))
     register_pathfinder("mine", str(tmp_path))

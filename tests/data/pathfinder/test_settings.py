@@ -23,6 +23,7 @@ def test_F4_counts_must_be_integers(name):
         ({"gap": -1}, "gap must be a positive number"),
         ({"thickness": float("nan")}, "thickness must be a positive number"),
         ({"window": 48}, "leaves no room"),
+        ({"window": 10**6}, "window must be at most 4096"),
         ({"padding": 3}, "must exceed marker_radius"),
         ({"continuity": 0.5}, "continuity"),
         ({"thickness": 1.0}, "would break strokes"),
