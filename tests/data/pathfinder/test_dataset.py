@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import json
 
@@ -82,6 +83,19 @@ def test_deleted_and_empty_files_of_a_finished_split_are_made_again(tmp_path):
     sample_paths(split_folder(tmp_path, 6, "train"), 2)[0].write_bytes(b"")
     assert write(tmp_path) == 2
     assert hashes(tmp_path) == before
+
+
+def test_a_full_disk_is_named_and_leaves_no_half_file(tmp_path, monkeypatch):
+    def save(picture, path, *args, **options):
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Image.Image, "save", save)
+    with pytest.raises(OSError, match="No space left on device: '.*seg/0/sample_0.png'"):
+        write(tmp_path)
+    assert list(hashes(tmp_path)) == ["manifest.unfinished.json"]
+    monkeypatch.undo()
+    assert write(tmp_path) == 8
 
 
 def test_F3_settings_that_give_no_sample_leave_nothing_behind(tmp_path):
