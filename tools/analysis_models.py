@@ -13,6 +13,7 @@ from detectron2.utils import comm
 from detectron2.utils.logger import setup_logger
 from torch import nn
 
+from rfpn.analysis.unrolling import has_recurrent_layer
 from rfpn.engine.checkpoint import load_for_evaluation
 from rfpn.engine.setup import check_weights, load_cfg
 
@@ -38,16 +39,16 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def model_configs(args) -> dict[str, CfgNode]:
-    """Frozen configurations of all models by their names; without ``--weights`` the one of MODEL.WEIGHTS.
+    """Frozen configurations of all models, each recurrent, by their names; without ``--weights`` the one of MODEL.WEIGHTS.
 
     Raises:
-        OSError, KeyError, ValueError: naming the file, key or argument at fault.
+        OSError, KeyError, ValueError: naming the file, key, argument or model at fault.
     """
     if not args.weights:
         if not args.config_file:
             raise ValueError("give --weights, or --config-file with MODEL.WEIGHTS")
         cfg = load_cfg(args.config_file, args.opts)
-        return {_name(cfg.OUTPUT_DIR): _checked(cfg)}
+        return {(name := _name(cfg.OUTPUT_DIR)): _checked(cfg, name)}
     configs = {}
     for text in args.weights:
         name, equals, path = text.partition("=")
@@ -57,7 +58,8 @@ def model_configs(args) -> dict[str, CfgNode]:
             raise ValueError(f"--weights {text}: a name must not be empty or hold {os.sep!r}, it becomes part of file names")
         if name in configs:
             raise ValueError(f"--weights: two models are named {name!r}; give names as in NAME=FILE")
-        configs[name] = _checked(load_cfg(args.config_file or _config_beside(path), [*args.opts, "MODEL.WEIGHTS", path]))
+        config_file = args.config_file or _config_beside(path)
+        configs[name] = _checked(load_cfg(config_file, [*args.opts, "MODEL.WEIGHTS", path]), name)
     return configs
 
 
@@ -124,6 +126,8 @@ def print_table(rows: list[dict]) -> None:
 
 
 def _config_beside(weights: str) -> str:
+    if "://" not in weights and not os.path.isfile(weights):
+        raise FileNotFoundError(f"--weights {os.path.abspath(weights)} is no file")
     candidates = os.path.splitext(weights)[0] + ".yaml", os.path.join(os.path.dirname(weights), "config.yaml")
     for path in candidates:
         if os.path.isfile(path):
@@ -131,8 +135,10 @@ def _config_beside(weights: str) -> str:
     raise FileNotFoundError(f"--weights {weights} has no config.yaml beside it; give --config-file")
 
 
-def _checked(cfg: CfgNode) -> CfgNode:
+def _checked(cfg: CfgNode, name: str) -> CfgNode:
     check_weights(cfg)
+    if not has_recurrent_layer(cfg):
+        raise ValueError(f"{name} has no recurrent layer whose steps could be looked at: leave it out, or check --config-file")
     cfg.freeze()
     return cfg
 

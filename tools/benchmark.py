@@ -32,6 +32,7 @@ SWEEP = [1, 2, 5, 10, 20, 50, 100, 200, 300]
 
 
 def parse_arguments() -> argparse.Namespace:
+    """The command line, with the defaults that depend on the job filled in; an error of it ends the program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job", choices=("pathfinder", "mask_head", "models", "memory"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -145,13 +146,13 @@ def memory_rows(arguments: argparse.Namespace):
 
 def model_points(arguments: argparse.Namespace):
     """Points of whole models: one for each configuration without recurrent layers, curves for the others."""
-    from rfpn.engine.trainer import Trainer
+    from rfpn.analysis.unrolling import has_recurrent_layer
 
     for path in arguments.configs:
         cfg, name = _config(path, arguments), Path(path).stem
         batches = _batches(cfg, arguments.repeats)
         run = functools.partial(_measure_training, batches=batches, arguments=arguments)
-        if not any(isinstance(module, RecurrentLayer) for module in Trainer.build_model(cfg).modules()):
+        if not has_recurrent_layer(cfg):
             yield Point(name, "feedforward", None, functools.partial(run, cfg))
             continue
         weight = cfg.MODEL.RECURRENT.LIPSCHITZ.WEIGHT
@@ -260,6 +261,7 @@ def _write(path: Path, heading: dict, rows: list) -> None:
 
 
 def main() -> None:
+    """Measure, print and write row after row."""
     arguments = parse_arguments()
     produce = {"models": model_rows, "memory": memory_rows}.get(arguments.job, layer_rows)
     with _one_line_errors(arguments):

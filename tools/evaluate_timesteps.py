@@ -12,7 +12,7 @@ and residual against the step) into --output.
 import logging
 import os
 
-from detectron2.data import MetadataCatalog
+from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.engine import default_argument_parser
 from detectron2.utils import comm
 
@@ -58,12 +58,15 @@ def kind_of(names: list[str]) -> str:
     """The one ``evaluator_type`` of all data sets.
 
     Raises:
-        ValueError: there is none, or it has no time course.
+        KeyError: a name is not registered. ValueError: there is no kind, or it has no time course.
     """
-    kinds = {MetadataCatalog.get(name).get("evaluator_type") for name in names}
-    if len(kinds) != 1 or not kinds <= MAIN_SCORE.keys():
-        raise ValueError(f"--datasets must be of one kind ({' or '.join(MAIN_SCORE)}); {', '.join(names)}: {kinds}")
-    return kinds.pop()
+    if unknown := [name for name in names if name not in DatasetCatalog]:
+        raise KeyError(f"data set {unknown[0]!r} is not registered (--datasets, DATASETS.TEST)")
+    kinds = {name: MetadataCatalog.get(name).get("evaluator_type") for name in names}
+    if len(set(kinds.values())) != 1 or not set(kinds.values()) <= MAIN_SCORE.keys():
+        found = ", ".join(f"{name} is {kind}" for name, kind in kinds.items()) or "DATASETS.TEST is empty"
+        raise ValueError(f"--datasets must be of one kind, {' or '.join(MAIN_SCORE)}: {found}")
+    return kinds.popitem()[1]
 
 
 def build_evaluator(cfg, name: str):

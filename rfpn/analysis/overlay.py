@@ -11,6 +11,7 @@ from torch import nn
 
 from rfpn.analysis.figures import draw_contour, draw_instances, draw_panoptic, draw_semantic
 from rfpn.analysis.time_course import step_outputs
+from rfpn.analysis.unrolling import has_recurrent_layer
 from rfpn.evaluation.panoptic import visible_segments
 from rfpn.layers import RecurrentLayer
 
@@ -128,9 +129,9 @@ class ContourOverlay(Overlay):
 def model_title(cfg: CfgNode) -> str:
     """Architecture and, where it is recurrent, gradient method and steps of training, as "R-FPN, C-RBP 20"."""
     recurrent, pathfinder = cfg.MODEL.RECURRENT, cfg.MODEL.META_ARCHITECTURE == "PathfinderNet"
-    if pathfinder and cfg.MODEL.PATHFINDER.LAYER == "feedforward":
-        return f"feedforward, {cfg.MODEL.PATHFINDER.FEEDFORWARD_LAYERS} layers"
-    if not pathfinder and cfg.MODEL.ROI_MASK_HEAD.NAME != "HGRUMaskHead":
+    if not has_recurrent_layer(cfg):
+        if pathfinder:
+            return f"feedforward, {cfg.MODEL.PATHFINDER.FEEDFORWARD_LAYERS} layers"
         return {"PanopticFPN": "FPN"}.get(cfg.MODEL.META_ARCHITECTURE, cfg.MODEL.META_ARCHITECTURE)
     name = {"hgru": "hGRU", "conv_lstm": "convLSTM"}.get(recurrent.CELL, recurrent.CELL) if pathfinder else "R-FPN"
     constrained = "C-" if recurrent.LIPSCHITZ.WEIGHT > 0 else ""

@@ -2,12 +2,25 @@
 
 from typing import Iterable, Iterator
 
+from detectron2.config import CfgNode
+from detectron2.modeling import META_ARCH_REGISTRY, ROI_MASK_HEAD_REGISTRY
 from detectron2.structures import Boxes, Instances
 from torch import Tensor, nn
 
 from rfpn.fixed_point import relative_residual
 from rfpn.layers import RecurrentLayer
-from rfpn.modeling import PathfinderNet
+from rfpn.modeling import HGRUMaskHead, PathfinderNet
+
+
+def has_recurrent_layer(cfg: CfgNode) -> bool:
+    """Whether :func:`recurrent_layer` will find one in the model of a configuration; the model is not built.
+
+    Raises:
+        KeyError: the configuration names a class that is not registered.
+    """
+    if issubclass(META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE), PathfinderNet):
+        return cfg.MODEL.PATHFINDER.LAYER == "recurrent"
+    return cfg.MODEL.MASK_ON and issubclass(ROI_MASK_HEAD_REGISTRY.get(cfg.MODEL.ROI_MASK_HEAD.NAME), HGRUMaskHead)
 
 
 def recurrent_layer(model: nn.Module) -> RecurrentLayer:

@@ -164,7 +164,8 @@ def test_models_of_the_zoo_are_read_with_their_own_configurations(models, tmp_pa
         ("contour", ["--images", 0], "--images must be at least 1"),
         ("contour", ["--dataset", "nowhere"], "'nowhere' is not registered"),
         ("contour", ["--weights", "a=nowhere.pth"], "two models are named 'a'"),
-        ("contour", ["--weights", "c=nowhere.pth"], "no config.yaml beside it"),
+        ("contour", ["--weights", "c=nowhere.pth"], "nowhere.pth is no file"),
+        ("contour", ["--weights", f"c={__file__}"], "no config.yaml beside it"),
         ("contour", ["--weights", "c/d=nowhere.pth"], "a name must not be empty or hold '/'"),
     ],
 )
@@ -177,7 +178,13 @@ def test_wrong_input_gives_one_line(models, tmp_path, capsys, job, arguments, wo
 
 
 def test_models_that_cannot_be_looked_at(models, tmp_path, capsys):
-    for arguments, words in ((models["rfpn"], "no Pathfinder model"), ([], "give --weights")):
+    feedforward = ["MODEL.PATHFINDER.LAYER", "feedforward", "MODEL.RECURRENT.LIPSCHITZ.WEIGHT", 0.0]
+    for job, arguments, overrides, words in (
+        ("contour", models["rfpn"], [], "no Pathfinder model"),
+        ("contour", [], [], "give --weights"),
+        ("stability", models["pathfinder"], feedforward, "a has no recurrent layer"),
+        ("flood_fill", models["rfpn"], ["MODEL.ROI_MASK_HEAD.NAME", "MaskRCNNConvUpsampleHead"], "r has no recurrent layer"),
+    ):
         with pytest.raises(SystemExit):
-            run("contour", *arguments, "--output", tmp_path)
+            run(job, *arguments, "--output", tmp_path, *overrides)
         assert words in capsys.readouterr().err
