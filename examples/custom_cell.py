@@ -19,33 +19,22 @@ class MyCell(nn.Module):
         return torch.tanh(self.conv(h) + x)
 
 
-def main() -> None:
-    torch.manual_seed(0)
-    digits = load_digits()
-    images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16
-    labels = torch.tensor(digits.target)
-    train, test = torch.randperm(len(images)).split([1400, len(images) - 1400])
-
-    recurrent = RecurrentLayer(MyCell(12), steps=10, gradient="rbp", lipschitz=True)
-    drive, readout = nn.Conv2d(1, 12, 3, padding=1), nn.Linear(12 * 8 * 8, 10)
-    model = nn.ModuleList([drive, recurrent, readout])
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    for epoch in range(6):
-        for batch in train[torch.randperm(len(train))].split(50):
-            output = recurrent(drive(images[batch]))
-            loss = F.cross_entropy(readout(output.hidden.flatten(1)), labels[batch])
-            optimizer.zero_grad()
-            (loss + 0.1 * output.penalty).backward()
-            optimizer.step()
-        state = " ".join(f"{name} {value.item():.3g}" for name, value in recurrent.diagnostics.items())
-        print(f"epoch {epoch + 1} loss {loss.item():.3f} {state}")
-
-    model.eval()
-    with torch.no_grad():
-        output = recurrent(drive(images[test]))
-        accuracy = (readout(output.hidden.flatten(1)).argmax(dim=1) == labels[test]).float().mean()
-    print(f"accuracy {accuracy:.3f} residual {output.residual.mean():.2g}")
-
-
-if __name__ == "__main__":
-    main()
+torch.manual_seed(0)
+images, labels = (torch.tensor(part) for part in load_digits(return_X_y=True))
+images = images.float().view(-1, 1, 8, 8) / 16
+train, test = torch.randperm(len(images)).split([1400, len(images) - 1400])
+drive, readout = nn.Conv2d(1, 12, 3, padding=1), nn.Linear(12 * 8 * 8, 10)
+recurrent = RecurrentLayer(MyCell(12), steps=10, gradient="rbp", lipschitz=True)
+optimizer = torch.optim.Adam(nn.ModuleList([drive, recurrent, readout]).parameters(), lr=5e-3)
+for epoch in range(6):
+    for batch in train[torch.randperm(len(train))].split(50):
+        output = recurrent(drive(images[batch]))
+        loss = F.cross_entropy(readout(output.hidden.flatten(1)), labels[batch])
+        optimizer.zero_grad()
+        (loss + 0.1 * output.penalty).backward()
+        optimizer.step()
+    print(f"epoch {epoch + 1} loss {loss:.3f}", *(f"{name} {value:.3g}" for name, value in recurrent.diagnostics.items()))
+with torch.no_grad():
+    output = recurrent.eval()(drive(images[test]))
+    accuracy = (readout(output.hidden.flatten(1)).argmax(dim=1) == labels[test]).float().mean()
+print(f"accuracy {accuracy:.3f} residual {output.residual.mean():.2g}")
