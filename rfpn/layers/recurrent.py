@@ -191,7 +191,8 @@ class RecurrentLayer(nn.Module):
         recorded = {"bptt": steps, "tbptt": min(self.window, steps), "rbp": 1}[self.gradient]
         if recorded < steps:
             with _no_graph(x):
-                state = form.iterate(x, state, steps - recorded)
+                replayed = graphs.run(self, x, steps - recorded)
+                state = replayed[0] if replayed else form.iterate(x, state, steps - recorded)
         return self._record(form, x, state, recorded)
 
     def _run_until(self, form, x: Tensor, steps: int) -> RecurrentOutput:

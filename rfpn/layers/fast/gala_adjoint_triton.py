@@ -8,9 +8,11 @@ from rfpn.layers.fast import gala_adjoint_kernels as kernels
 from rfpn.layers.fast.gala_adjoint_stages import GateGradients, InhibitGradients, UpdateGradients
 from rfpn.layers.fast.gala_kernels import TAPS
 from rfpn.layers.fast.gala_stages import Weights
-from rfpn.layers.fast.gala_triton import CHUNK, on_pixels, on_rois, spread
+from rfpn.layers.fast.gala_triton import on_pixels, on_rois, spread
 
 ROWS = 32
+CHUNK = 64
+WARPS = 8
 NORM_CHUNK = 16  # channels of a kernel with a group norm and many live values
 
 
@@ -19,7 +21,7 @@ def _wheres(spatial: Tensor, like: Tensor, w: Weights, tangent: bool, activity: 
     taps = spatial.new_empty((*spatial.shape[:3], TAPS.value), dtype=torch.float32)
     on_pixels(
         kernels.taps_kernel, like, spatial, w.spatial_bias, w.spatial_out, taps, taps if activity is None else activity,
-        block=ROWS, RECORD=activity is not None, TANGENT=tangent, C=spatial.shape[-1],
+        block=ROWS, warps=WARPS, RECORD=activity is not None, TANGENT=tangent, C=spatial.shape[-1],
     )
     return spread(taps)
 
@@ -32,7 +34,7 @@ def gate_dual(channel: Tensor, spatial: Tensor, h: Tensor, w: Weights) -> Tensor
     on_pixels(
         kernels.gate_dual_kernel, like, channel, w.channel_bias, w.channel_out,
         _wheres(spatial, like, w, True, None), w.bias1, h, y,
-        C=channels, R=channel.shape[-1], CHUNK=chunk, chunks=channels // chunk,
+        warps=WARPS, C=channels, R=channel.shape[-1], CHUNK=chunk, chunks=channels // chunk,
     )
     return y
 
@@ -91,11 +93,11 @@ def gate_gradient(
     on_pixels(
         kernels.gate_gradient_kernel, h, channel, w.channel_bias, w.channel_out,
         _wheres(spatial, h, w, tangent, spatial_activity), w.bias1, h, direction if tangent else h, dy, dh, dchannel, dwhat, activity, where, out, bias_sums,
-        block=ROWS, TANGENT=tangent, C=channels, R=channel.shape[-1], CHUNK=min(CHUNK, channels),
+        block=ROWS, warps=WARPS, TANGENT=tangent, C=channels, R=channel.shape[-1], CHUNK=min(CHUNK, channels),
     )
     on_pixels(
         kernels.taps_gradient_kernel, h, where, w.spatial_out, spatial, w.spatial_bias, taps, dspatial,
-        block=ROWS, TANGENT=tangent, C=spatial.shape[-1], H=height, W=width,
+        block=ROWS, warps=WARPS, TANGENT=tangent, C=spatial.shape[-1], H=height, W=width,
     )
     biases = (value[:rois].sum((0, 1, 2), dtype=torch.float32) for value in (dchannel, dspatial))
     return GateGradients(

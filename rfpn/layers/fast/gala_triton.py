@@ -10,20 +10,20 @@ from rfpn.layers.fast.gala_stages import GateFactors, InhibitFactors, UpdateFact
 from rfpn.layers.fast.series_triton import add_term as add_term
 
 ROWS = 64
-CHUNK = 64  # channels of a kernel over pixels
+CHUNK = 128  # channels of a kernel over pixels
 NORM_CHUNK = 32  # channels of a kernel with a group norm, more where a group has more
-WARPS = 8
+ADJOINT_CHUNK = 64  # of one that takes a norm's adjoint
 
 
-def on_pixels(kernel, like: Tensor, *arguments, chunks: int = 1, block: int = ROWS, **constants) -> None:
+def on_pixels(kernel, like: Tensor, *arguments, chunks: int = 1, block: int = ROWS, warps: int = 4, **constants) -> None:
     """Run a kernel on all pixels of ``like`` (R, H, W, ·), ``block`` to a program, its channels in ``chunks`` programs."""
     rows = like.shape[0] * like.shape[1] * like.shape[2]
     with torch.cuda.device_of(like):
         # one stage: more would fetch operands of later rounds into shared memory, of which there is too little
-        kernel[(triton.cdiv(rows, block), chunks)](*arguments, rows, ROWS=block, num_warps=WARPS, num_stages=1, **constants)
+        kernel[(triton.cdiv(rows, block), chunks)](*arguments, rows, ROWS=block, num_warps=warps, num_stages=1, **constants)
 
 
-def on_rois(kernel, like: Tensor, w: Weights, *arguments, chunk: int = NORM_CHUNK, **constants) -> None:
+def on_rois(kernel, like: Tensor, w: Weights, *arguments, chunk: int = NORM_CHUNK, warps: int = 8, **constants) -> None:
     """Run a kernel on all RoIs and channels of ``like`` (R, H, W, C), at least ``chunk`` of these in a program."""
     rois, h, width, channels = like.shape
     group = channels // w.groups
@@ -31,7 +31,7 @@ def on_rois(kernel, like: Tensor, w: Weights, *arguments, chunk: int = NORM_CHUN
     with torch.cuda.device_of(like):
         kernel[(rois, channels // chunk)](
             *arguments, HW=h * width, PIXELS=max(16, triton.next_power_of_2(h * width)), C=channels, CHUNK=chunk,
-            GROUP=group, num_warps=WARPS, **constants,
+            GROUP=group, num_warps=warps, **constants,
         )
 
 
@@ -90,14 +90,20 @@ def update(
 def through_update(v: Tensor, f: UpdateFactors, w: Weights) -> tuple[Tensor, Tensor]:
     """See :func:`rfpn.layers.fast.gala_stages.through_update`."""
     dz2, dmixed = torch.empty_like(f.z2), torch.empty_like(f.z2)
-    on_rois(kernels.through_update_kernel, v, w, v, f.excite, f.gate2, f.z2, f.rstd, w.scale2, dz2, dmixed)
+    on_rois(
+        kernels.through_update_kernel, v, w, v, f.excite, f.gate2, f.z2, f.rstd, w.scale2, dz2, dmixed,
+        chunk=ADJOINT_CHUNK, warps=4,
+    )
     return dz2, dmixed
 
 
 def through_inhibit(y2: Tensor, mixed: Tensor, f: InhibitFactors, w: Weights) -> tuple[Tensor, Tensor]:
     """See :func:`rfpn.layers.fast.gala_stages.through_inhibit`."""
     ds, dz1 = torch.empty_like(y2), torch.empty_like(y2)
-    on_rois(kernels.through_inhibit_kernel, y2, w, y2, mixed, f.inhibit, f.z1, f.rstd, w.scale1, ds, dz1)
+    on_rois(
+        kernels.through_inhibit_kernel, y2, w, y2, mixed, f.inhibit, f.z1, f.rstd, w.scale1, ds, dz1,
+        chunk=ADJOINT_CHUNK, warps=4,
+    )
     return ds, dz1
 
 

@@ -1,4 +1,4 @@
-"""CUDA graphs of an evaluation's steps: with few RoIs, Python takes longer to launch a step than the card to do it.
+"""CUDA graphs of the steps without gradient: with few RoIs, Python takes longer to launch a step than the card to do it.
 
 A graph holds all T steps and what a fast form prepares from the weights, so that a replay reads their present values.
 """
@@ -90,9 +90,8 @@ def run(layer: nn.Module, x: Tensor, steps: int) -> tuple[Tensor, Tensor] | None
 
 
 def usable(layer: nn.Module, x: Tensor) -> bool:
-    """Whether a graph may run the layer on x: evaluation without grad, on CUDA, of RoIs that do not influence each other."""
-    evaluates = layer.fast == "auto" and not layer.training and not torch.is_grad_enabled()
-    if not (evaluates and x.is_cuda and x.dim() == 4 and bucket(len(x))):
+    """Whether a graph may run the layer on x: without grad, on CUDA, for RoIs that do not influence each other."""
+    if not (layer.fast == "auto" and not torch.is_grad_enabled() and x.is_cuda and x.dim() == 4 and bucket(len(x))):
         return False
     cell = layer.cell
     # hooks want to see the cell called

@@ -1,4 +1,4 @@
-"""CUDA graphs of an evaluation's steps: when one serves, and which one. What they compute: test_graphs_cuda."""
+"""CUDA graphs of steps without gradient: when one serves, and which one. What they compute: test_graphs_cuda."""
 
 import copy
 
@@ -125,7 +125,7 @@ def test_failed_capture_warns_once_and_ends_graphs_of_the_cell(caplog):
     assert len(caplog.records) == 1 and caplog.messages[0].endswith("one by one: operation not permitted")
 
 
-def test_usable_in_evaluation_alone(monkeypatch):
+def test_usable_without_grad_alone(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     x, layer = _drive(3).as_subclass(OnCard), _layer()
     assert not graphs.usable(layer, x)
@@ -134,14 +134,37 @@ def test_usable_in_evaluation_alone(monkeypatch):
         assert not graphs.usable(layer, _drive(3))
         assert not graphs.usable(layer, x[:0]) and not graphs.usable(layer, x[0])
         assert not graphs.usable(layer, x[:1].expand(513, -1, -1, -1))
-        assert not graphs.usable(layer.train(), x)
+        assert graphs.usable(layer.train(), x)
         assert not graphs.usable(_layer(fast="off"), x)
         assert not graphs.usable(RecurrentLayer(hgru(), 2).eval(), x)
         hooked = _layer()
         hooked.cell.register_forward_hook(lambda *_: None)
         assert not graphs.usable(hooked, x)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-        assert not graphs.usable(layer.eval(), x)
+        assert not graphs.usable(layer, x)
+
+
+@pytest.mark.parametrize("options, asks", [
+    ({"gradient": "rbp", "lipschitz": True}, [STEPS - 1]), ({"gradient": "tbptt", "window": 2}, [STEPS - 2]), ({"gradient": "bptt"}, []),
+])
+def test_training_takes_the_steps_before_the_recorded_ones_from_a_graph(options, asks, monkeypatch):
+    x, layer = _drive(2), _layer(**options).train()
+    wanted, asked = layer(x), []
+    with torch.no_grad():
+        states = list(layer.unroll(x, STEPS))
+
+    def run(layer, x, steps):
+        if torch.is_grad_enabled():
+            return None
+        asked.append(steps)
+        return states[steps - 1], None
+
+    monkeypatch.setattr(graphs, "run", run)
+    found = layer(x)
+    assert asked == asks
+    for name in found._fields:
+        torch.testing.assert_close(getattr(found, name), getattr(wanted, name))
+    assert found.hidden.requires_grad
 
 
 def test_layer_returns_the_states_of_a_graph(monkeypatch):

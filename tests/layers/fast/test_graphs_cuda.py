@@ -1,4 +1,4 @@
-"""CUDA graphs of an evaluation's steps: they compute what single steps do, with the weights as they are."""
+"""CUDA graphs of steps without gradient: they compute what single steps do, with the weights as they are."""
 
 import copy
 import gc
@@ -93,6 +93,27 @@ def test_cuda_graph_sees_weights_changed_in_place_and_replaced(half, monkeypatch
         assert len(captures) == 2 and not torch.equal(third, second)
 
 
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("gradient", ["rbp", "tbptt"])
+def test_cuda_training_with_graphs_equals_single_steps(gradient, half, monkeypatch, captures):
+    layers = [_layer(gradient=gradient, lipschitz=True, coefficient=0.0).train() for _ in range(2)]
+    optimizers = [torch.optim.SGD(layer.parameters(), 0.01) for layer in layers]
+    tolerance = 5e-2 if half else 1e-3
+    for rois in (7, 100, 7):
+        x, gradients = _drive(rois, seed=rois), []
+        for layer, optimizer, run in zip(layers, optimizers, (graphs.run, lambda *_: None)):
+            with monkeypatch.context() as patch, torch.autocast("cuda", torch.bfloat16, enabled=half):
+                patch.setattr(graphs, "run", run)
+                output = layer(x)
+            optimizer.zero_grad()
+            (output.hidden.square().sum() + output.penalty).backward()
+            gradients.append([p.grad.clone() for p in layer.parameters()])
+            optimizer.step()
+        for found, wanted in zip(*gradients):
+            assert_close(found, wanted, tolerance, f"gradient with {rois} RoIs")
+    assert len(captures) == 2
+
+
 def test_cuda_graph_after_other_types_and_devices(monkeypatch):
     layer, x = _layer(), _drive(7)
     with torch.no_grad():
@@ -151,11 +172,9 @@ def test_cuda_graph_serves_inference_mode_and_outside_it(captures):
 
 
 def test_cuda_runs_step_by_step_where_no_graph_serves(captures):
-    layer = _layer()
+    layer = _layer(gradient="bptt")
     layer(_drive(7)).hidden.sum().backward()
     with torch.no_grad():
-        layer.train()(_drive(7))
-        layer.eval()
         assert len(layer(_drive(0)).hidden) == 0
         assert layer(_drive(520)).hidden.isfinite().all()
     assert not captures
