@@ -119,9 +119,16 @@ def write_picture(path: str, picture: np.ndarray) -> None:
         raise OSError(f"{path}: could not be written")
 
 
+class _Drawer(Visualizer):
+    """Keeps lightened colours within 0..1: in Python 3.10 they pass 1 by rounding, and Matplotlib refuses them."""
+
+    def _change_color_brightness(self, color, brightness_factor):
+        return tuple(np.clip(super()._change_color_brightness(color, brightness_factor), 0, 1))
+
+
 def _draw(image: np.ndarray, metadata, scale: float, draw) -> np.ndarray:
     with _fixed_colors():
-        drawn = draw(Visualizer(image, metadata, scale=scale, instance_mode=ColorMode.IMAGE)).get_image()
+        drawn = draw(_Drawer(image, metadata, scale=scale, instance_mode=ColorMode.IMAGE)).get_image()
     return cv2.resize(np.ascontiguousarray(drawn), _size(image, scale), interpolation=cv2.INTER_AREA)
 
 

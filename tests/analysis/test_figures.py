@@ -29,6 +29,11 @@ def test_a_segmentation_always_looks_the_same_and_random_numbers_go_on():
     assert not np.array_equal(first, draw_panoptic(image, segments, records[:1], METADATA, 2.5))
 
 
+def test_a_lightened_colour_beside_the_range_is_drawn(monkeypatch):
+    monkeypatch.setattr("colorsys.hls_to_rgb", lambda *_: (1 + 4e-16, 1.0, -2e-16))  # Python 3.10's rounding
+    assert draw_panoptic(*scene(), METADATA).shape == (32, 32, 3)
+
+
 def test_a_contour_is_coloured_and_the_rest_darkened():
     image = np.full((10, 20, 3), 200, np.uint8)
     contour = np.zeros((20, 20))
