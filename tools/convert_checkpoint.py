@@ -9,26 +9,35 @@ Reads .pth files that hold tensors and numpy arrays, .pkl and .npz files of arra
 
 import argparse
 import os
+import zipfile
 
 import numpy as np
 import torch
 from detectron2.modeling import build_model
 
+from rfpn.engine.checkpoint import read_checkpoint
 from rfpn.engine.convert import convert_released, head_of, is_released
-from rfpn.engine.safe_pickle import load_arrays, load_tensors
 from rfpn.engine.setup import load_cfg, one_line_errors
 
 
 def read(path: str) -> dict[str, torch.Tensor]:
-    """Name -> tensor from a checkpoint file, without prefixes such as ``state_dict/``."""
+    """Name -> tensor from a checkpoint file."""
     if path.endswith(".npz"):
-        state = {name.removeprefix("state_dict/"): value for name, value in np.load(path, allow_pickle=False).items()}
-    elif path.endswith(".pkl"):
-        state = load_arrays(path)
+        state = read_npz(path)
     else:
-        state = load_tensors(path)
-    state = state.get("model", state.get("state_dict", state))
+        state = read_checkpoint(path)["model"]
     return {name: torch.as_tensor(value) for name, value in state.items()}
+
+
+def read_npz(path: str) -> dict[str, np.ndarray]:
+    """Name -> array of an .npz file; where names bear the prefix ``state_dict/``, of those that do."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{os.path.abspath(path)} is damaged or no .npz file of arrays ({error})") from None
+    prefix = "state_dict/"
+    return {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)} or arrays
 
 
 def convert(args) -> None:
@@ -40,11 +49,15 @@ def convert(args) -> None:
     state = read(args.input)
     if not is_released(state):
         raise ValueError(f"{os.path.abspath(args.input)} names no released recurrent mask head")
-    converted = convert_released(state, head_of(model))
+    try:
+        converted = convert_released(state, head_of(model))
+    except RuntimeError as error:  # a cell of another width
+        raise ValueError(f"{os.path.abspath(args.input)}: shapes do not fit the configuration ({error})") from None
     wanted = model.state_dict()
     wrong = [name for name in converted if name in wanted and wanted[name].shape != converted[name].shape]
     if wrong:
         raise ValueError(f"{os.path.abspath(args.input)}: shapes do not fit the configuration: {', '.join(wrong)}")
+    os.makedirs(os.path.dirname(os.path.abspath(args.output)), exist_ok=True)
     torch.save({"model": converted}, args.output + ".partial")
     os.replace(args.output + ".partial", args.output)
     left = len(wanted.keys() - converted.keys())

@@ -7,10 +7,12 @@ import logging
 import os
 from pathlib import Path
 
+import numpy as np
+import torch
 from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.config import CfgNode
 from detectron2.utils.file_io import PathManager
-from torch import nn
+from torch import Tensor, nn
 
 from rfpn.engine.safe_pickle import load_arrays, load_tensors
 
@@ -67,56 +69,74 @@ class Checkpointer(DetectionCheckpointer):
         return super().load(path, *args, **kwargs)
 
     def _load_file(self, filename: str) -> dict:
-        loaded = load_arrays(filename) if filename.endswith(".pkl") else load_tensors(filename)
-        if not isinstance(loaded, dict):
-            raise ValueError(f"{os.path.abspath(filename)} holds a {type(loaded).__name__}, not weights by name")
-        if filename.endswith(".pkl"):
-            loaded = _zoo_format(loaded)
-        elif filename.endswith(".pyth"):
-            loaded = _pycls_format(loaded)
-        elif "model" not in loaded:
-            loaded = {"model": loaded}
-        if not isinstance(loaded["model"], dict):
-            raise ValueError(f"{os.path.abspath(filename)} holds no weights by name")
-        return loaded
+        return read_checkpoint(filename)
 
     def _load_model(self, checkpoint: dict):
         total = len(self.model.state_dict())
         self.incompatible = super()._load_model(checkpoint)
-        missing, unexpected, misshapen = self.incompatible
-        logging.getLogger("rfpn").info(
-            "weights: loaded %d of %d tensors; %s; %s; %s",
-            total - len(missing),
-            total,
-            _count("missing", [name for name in missing if name not in {m[0] for m in misshapen}]),
-            _count("unexpected", unexpected),
-            _count("wrong shape", [f"{name} {tuple(theirs)} for {tuple(ours)}" for name, theirs, ours in misshapen]),
-        )
+        loaded = total - len(self.incompatible.missing_keys)
+        logging.getLogger("rfpn").info("weights: loaded %d of %d tensors; %s", loaded, total, self.summary())
         return self.incompatible
+
+    def summary(self) -> str:
+        """Numbers and first names of the missing, unexpected and misshapen tensors of the last load."""
+        missing, unexpected, misshapen = self.incompatible
+        misfits = [f"{name} {tuple(theirs)} for {tuple(ours)}" for name, theirs, ours in misshapen]
+        absent = [name for name in missing if name not in {m[0] for m in misshapen}]
+        return "; ".join((_count("missing", absent), _count("unexpected", unexpected), _count("wrong shape", misfits)))
+
+
+def read_checkpoint(path: str) -> dict:
+    """What a .pth, .pkl (model zoo) or .pyth (pycls) file holds; ``model`` are the weights by name, tensors or arrays.
+
+    Raises:
+        OSError, ValueError: naming the file that is missing, damaged, refused or holds no weights by name.
+    """
+    loaded = load_arrays(path) if path.endswith(".pkl") else load_tensors(path)
+    if not isinstance(loaded, dict):
+        raise ValueError(f"{os.path.abspath(path)} holds a {type(loaded).__name__}, not weights by name")
+    if path.endswith(".pkl"):
+        loaded = _zoo_format(loaded)
+    elif path.endswith(".pyth"):
+        loaded = _pycls_format(loaded)
+    elif "model" not in loaded:
+        loaded = {"model": loaded.get("state_dict", loaded)}
+    weights = loaded["model"]
+    if not isinstance(weights, dict):
+        raise ValueError(f"{os.path.abspath(path)} holds no weights by name")
+    for name, value in weights.items():
+        if not (isinstance(name, str) and isinstance(value, (Tensor, np.ndarray))):
+            kind = type(value).__name__
+            raise ValueError(f"{os.path.abspath(path)} holds {name!r}, a {kind}, where weights by name are due")
+    return loaded
 
 
 def load_for_evaluation(model: nn.Module, cfg: CfgNode, resume: bool = False) -> nn.Module:
     """Give a model the weights of MODEL.WEIGHTS, or with ``resume`` those of the run's last checkpoint.
 
     Raises:
-        ValueError: the file does not give every parameter, and MODEL.ALLOW_MISSING_WEIGHTS does not admit that.
+        ValueError: the file does not give every parameter, and MODEL.ALLOW_MISSING_WEIGHTS does not admit that; or one
+            is not finite.
     """
     checkpointer = Checkpointer(model, save_dir=cfg.OUTPUT_DIR)
     checkpointer.resume_or_load(cfg.MODEL.WEIGHTS, resume=resume)
     check_complete(checkpointer, cfg.MODEL.ALLOW_MISSING_WEIGHTS)
+    bad = [name for name, value in model.state_dict().items() if not torch.isfinite(value).all()]
+    if bad:
+        raise ValueError(f"{_count('not finite', bad)} in MODEL.WEIGHTS: no score would mean anything")
     return model
 
 
 def check_complete(checkpointer: Checkpointer, allow_missing: bool) -> None:
     """Raise ValueError when evaluation would run with parameters that no file gave."""
     if checkpointer.incompatible is None:
-        missing = ["all"]
+        lack = "MODEL.WEIGHTS names no file"
     else:
-        missing = list(checkpointer.incompatible.missing_keys)
-    if missing and not allow_missing:
+        missing = checkpointer.incompatible.missing_keys
+        lack = missing and f"{_count('missing', missing)} in MODEL.WEIGHTS"
+    if lack and not allow_missing:
         raise ValueError(
-            f"{_count('missing', missing)} in MODEL.WEIGHTS: evaluating random weights is refused; "
-            "set MODEL.ALLOW_MISSING_WEIGHTS True to do it all the same"
+            f"{lack}: evaluating random weights is refused; set MODEL.ALLOW_MISSING_WEIGHTS True to do it all the same"
         )
 
 
@@ -165,7 +185,7 @@ def _pycls_format(data: dict) -> dict:
 
 
 def _zoo_format(data: dict) -> dict:
-    if "model" in data and "__author__" in data:
+    if isinstance(data.get("model"), dict):
         return data
     data = data.get("blobs", data)
     weights = {name: value for name, value in data.items() if not name.endswith("_momentum")}

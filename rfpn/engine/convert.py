@@ -1,7 +1,5 @@
 """The paper's released checkpoints, rewritten in this project's names."""
 
-import re
-
 from torch import Tensor, nn
 
 from rfpn.layers.released import cell_state_dict
@@ -14,8 +12,8 @@ _HEAD_NAMES = {"horizontal_norm": "norm", "deconv": "deconv", "predictor": "pred
 
 
 def is_released(state: dict[str, Tensor]) -> bool:
-    """Whether a state dict names a mask head as the released code does."""
-    return any(name.startswith((HEAD + _CELLS[1], HEAD + "horizontal_norm")) for name in state)
+    """Whether a state dict names a mask head as the released code does, with or without a ``module.`` prefix."""
+    return any(name.startswith((HEAD + _CELLS[1], HEAD + "horizontal_norm")) for name in _without_module(state))
 
 
 def convert_released(state: dict[str, Tensor], head: HGRUMaskHead) -> dict[str, Tensor]:
@@ -28,7 +26,7 @@ def convert_released(state: dict[str, Tensor], head: HGRUMaskHead) -> dict[str, 
     Raises:
         KeyError: naming what is missing or unknown. ValueError: the two copies of the cell differ.
     """
-    state = {re.sub(r"^module\.", "", name): value for name, value in state.items()}
+    state = _without_module(state)
     converted = {name: value for name, value in state.items() if not name.startswith(HEAD)}
     cells = [_part(state, HEAD + prefix) for prefix in _CELLS]
     first, *others = [cell for cell in cells if cell] or [{}]
@@ -54,6 +52,10 @@ def head_of(model: nn.Module) -> HGRUMaskHead:
         if isinstance(module, HGRUMaskHead):
             return module
     raise ValueError("the configured model has no HGRUMaskHead (MODEL.ROI_MASK_HEAD.NAME)")
+
+
+def _without_module(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix("module."): value for name, value in state.items()}
 
 
 def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -149,8 +149,8 @@ def load_tensors(path: str):
 
 def _refusal(path: str, reason) -> str:
     return (
-        f"{os.path.abspath(path)} is refused: it holds more than arrays ({reason}); if you trust it, load it yourself and "
-        "save its tensors: torch.save({'model': tensors}, FILE)"
+        f"{os.path.abspath(path)} is refused: it is no checkpoint, or holds more than arrays ({reason}); if you trust it, "
+        "load it yourself and save its tensors: torch.save({'model': tensors}, FILE)"
     )
 
 

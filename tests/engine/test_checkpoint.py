@@ -12,7 +12,7 @@ import torch
 from detectron2.modeling import build_model
 from torch import nn
 
-from rfpn.engine.checkpoint import Checkpointer, check_complete
+from rfpn.engine.checkpoint import Checkpointer, check_complete, load_for_evaluation
 from rfpn.engine.safe_pickle import load_arrays
 from rfpn.engine.setup import load_cfg
 
@@ -125,3 +125,43 @@ def test_D1_a_panoptic_fpn_checkpoint_fills_all_of_rfpn_but_the_mask_head(tmp_pa
     assert not misshapen
     assert missing and all(name.startswith("roi_heads.mask_head.") for name in missing)
     assert unexpected and all(name.startswith("roi_heads.mask_head.mask_fcn") for name in unexpected)
+
+
+@pytest.mark.parametrize("wrap", [dict, lambda s: {"state_dict": s, "epoch": 3}, lambda s: {"model": s, "ema_state": s}])
+@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_weights_are_found_in_files_of_other_programs(tmp_path, wrap, prefix, zipped):
+    state = {prefix + name: value + 1 for name, value in model().state_dict().items()}
+    torch.save(wrap(state), tmp_path / "other.pth", _use_new_zipfile_serialization=zipped)
+    target = model()
+    Checkpointer(target).load(str(tmp_path / "other.pth"))
+    for name, value in target.state_dict().items():
+        assert torch.equal(value, state[prefix + name])
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        ([1, 2], "a list, not weights by name"),
+        ({"model": [1]}, "no weights by name"),
+        ({"ema": {"first.weight": torch.zeros(1)}}, "'ema', a dict, where weights by name are due"),
+        ({"model": {1: torch.zeros(1)}}, "1, a Tensor, where weights by name are due"),
+        ({"model": {"first.weight": "zeros"}}, "'first.weight', a str, where weights by name are due"),
+    ],
+)
+def test_a_file_without_weights_by_name_is_named(tmp_path, content, words):
+    path = tmp_path / "other.pth"
+    torch.save(content, path)
+    with pytest.raises(ValueError, match=f"{path} holds {words}"):
+        Checkpointer(model()).load(str(path))
+
+
+def test_evaluation_refuses_weights_that_are_not_finite_or_not_given(tmp_path):
+    cfg = load_cfg("", ["OUTPUT_DIR", str(tmp_path), "MODEL.WEIGHTS", str(tmp_path / "nan.pth")])
+    state = model().state_dict()
+    torch.save({"model": {**state, "first.bias": state["first.bias"] * float("nan")}}, cfg.MODEL.WEIGHTS)
+    with pytest.raises(ValueError, match=r"not finite 1 \(first.bias\) in MODEL.WEIGHTS"):
+        load_for_evaluation(model(), cfg)
+    cfg.MODEL.WEIGHTS = ""
+    with pytest.raises(ValueError, match="MODEL.WEIGHTS names no file"):
+        load_for_evaluation(model(), cfg)

@@ -1,0 +1,77 @@
+"""The program that renames a released checkpoint, on a model with the released names made from its own weights."""
+
+import argparse
+
+import convert_checkpoint
+import numpy as np
+import pytest
+import torch
+
+from rfpn.engine.checkpoint import Checkpointer
+from rfpn.layers.released import _GALA_HGRU
+from tests.analysis.tiny_runs import SCENES, build
+
+HEAD = "roi_heads.mask_head."
+CELL = HEAD + "recurrent.cell."
+
+
+@pytest.fixture(scope="module")
+def weights():
+    """The model's own state dict, and the same in the released names."""
+    own = build(SCENES)[1].state_dict()
+    released = {name: value for name, value in own.items() if not name.startswith(CELL)}
+    for name in [name for name in released if name.startswith(HEAD + "norm.")]:
+        released[name.replace("norm.", "horizontal_norm.")] = released.pop(name)
+    for theirs, ours in _GALA_HGRU.items():
+        for copy in ("recurrent.", "mask_fcn_rnn."):
+            released[HEAD + copy + theirs] = own[CELL + ours]
+    return own, released
+
+
+def run(source, target, *overrides):
+    options = {"config_file": str(SCENES), "input": str(source), "output": str(target), "opts": list(overrides)}
+    convert_checkpoint.convert(argparse.Namespace(**options))
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize("kind", ["model", "state_dict", "bare", "npz"])
+def test_a_released_checkpoint_becomes_the_models_own(weights, tmp_path, kind, prefix):
+    own, released = weights
+    content = {prefix + name: value for name, value in released.items()}
+    source, target = tmp_path / f"released.{'npz' if kind == 'npz' else 'pth'}", tmp_path / "new" / "converted.pth"
+    if kind == "npz":
+        np.savez(source, x=np.zeros(3), **{f"state_dict/{name}": value.numpy() for name, value in content.items()})
+    else:
+        torch.save(content if kind == "bare" else {kind: content, "iteration": 5}, source)
+    run(source, target)
+    converted = torch.load(target, weights_only=True)["model"]
+    assert converted.keys() == own.keys()
+    assert all(torch.equal(converted[name], own[name]) for name in own)
+    checkpointer = Checkpointer(build(SCENES)[1])
+    checkpointer.load(str(target))
+    assert not any(checkpointer.incompatible)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda s: [1], "source.pth holds a list"),
+        (lambda s: {"a": "text"}, "source.pth holds 'a', a str"),
+        (lambda s: {"a": torch.zeros(1)}, "source.pth names no released recurrent mask head"),
+        (lambda s: {n: v for n, v in s.items() if not n.endswith("u1_gate.bias")}, r"missing \['u1_gate.bias'\]"),
+        (lambda s: {**s, HEAD + "extra": torch.zeros(1)}, "unknown tensor extra"),
+        (lambda s: {n: torch.cat([v, v]) if n.endswith(".mu") else v for n, v in s.items()}, "source.pth: shapes do not fit"),
+        (lambda s: {**s, HEAD + "deconv.bias": torch.zeros(7)}, "source.pth: shapes do not fit.*deconv.bias"),
+    ],
+)
+def test_what_cannot_be_converted_is_named(weights, tmp_path, change, words):
+    torch.save(change(weights[1]), tmp_path / "source.pth")
+    with pytest.raises((ValueError, KeyError), match=words):
+        run(tmp_path / "source.pth", tmp_path / "converted.pth")
+    assert not (tmp_path / "converted.pth").exists()
+
+
+def test_a_file_that_is_no_archive_is_named(tmp_path):
+    (tmp_path / "source.npz").write_bytes(b"no archive")
+    with pytest.raises(ValueError, match="source.npz is damaged"):
+        run(tmp_path / "source.npz", tmp_path / "converted.pth")
