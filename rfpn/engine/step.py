@@ -95,9 +95,10 @@ class TrainStep(SimpleTrainer):
         return state
 
     def load_state_dict(self, state_dict):
-        """Restore what :meth:`state_dict` gave."""
+        """Restore what :meth:`state_dict` gave; a state without a loss scale leaves the scaler at its start."""
         super().load_state_dict(state_dict)
-        self.scaler.load_state_dict(state_dict["grad_scaler"])
+        if state_dict["grad_scaler"]:
+            self.scaler.load_state_dict(state_dict["grad_scaler"])
         self.skipped = state_dict["skipped"]
 
     def _losses(self, data) -> dict[str, Tensor]:

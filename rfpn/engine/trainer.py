@@ -71,11 +71,14 @@ class Trainer(DefaultTrainer):
         """Go on from the last checkpoint in ``OUTPUT_DIR``, or load ``MODEL.WEIGHTS`` alone and start anew.
 
         Raises:
-            OSError, ValueError: naming the file that is missing, damaged or refused.
+            OSError, ValueError: naming the file that is missing, damaged or refused, or is of another model.
         """
         if comm.is_main_process():
             self.checkpointer.remove_partial()
+        resumes = resume and self.checkpointer.has_checkpoint()
         super().resume_or_load(resume)
+        if resumes and any(self.checkpointer.incompatible):
+            self._refuse(f"it is of another model: {self.checkpointer.summary()}")
         if resume and comm.is_main_process():
             cut_log(os.path.join(self.cfg.OUTPUT_DIR, "metrics.json"), self.start_iter)
 
@@ -94,19 +97,24 @@ class Trainer(DefaultTrainer):
         """Restore what :meth:`state_dict` gave, and send the loader to its position.
 
         Raises:
-            ValueError: the checkpoint lacks the state of this project's trainer.
+            ValueError: the checkpoint lacks the state of this project's trainer, or is of another optimizer.
         """
         missing = [key for key in ("_trainer", "seed", "samples") if key not in state_dict]
         if missing:
-            raise ValueError(
-                f"the last checkpoint in {os.path.abspath(self.cfg.OUTPUT_DIR)} cannot be resumed, it lacks the "
-                f"trainer's {', '.join(missing)}; start anew with MODEL.WEIGHTS set to it, without --resume"
-            )
+            self._refuse(f"it lacks the trainer's {', '.join(missing)}")
+        if _groups(state_dict["_trainer"]["optimizer"]) != _groups(self._trainer.optimizer.state_dict()):
+            self._refuse("its optimizer is another (SOLVER.OPTIMIZER, or which parameters are trained)")
         super().load_state_dict(state_dict)
         self._trainer.load_state_dict(state_dict["_trainer"])
         self.seed = self._trainer.seed = state_dict["seed"]
         self.samples = state_dict["samples"]
         self.data_loader.batch_sampler.seek(self.seed, self.samples)
+
+    def _refuse(self, reason: str) -> None:
+        raise ValueError(
+            f"the last checkpoint in {os.path.abspath(self.cfg.OUTPUT_DIR)} cannot be resumed, {reason}; start anew with "
+            "MODEL.WEIGHTS set to it, without --resume"
+        )
 
     @classmethod
     def build_optimizer(cls, cfg, model):
@@ -127,6 +135,11 @@ class Trainer(DefaultTrainer):
     def build_evaluator(cls, cfg, dataset_name, output_folder=None):
         """Evaluators by the data set's ``evaluator_type``."""
         return build_evaluator(cfg, dataset_name, output_folder)
+
+
+def _groups(optimizer_state: dict) -> list:
+    """Names of the settings and number of parameters of each group: what tells optimizers apart."""
+    return [(set(group), len(group["params"])) for group in optimizer_state["param_groups"]]
 
 
 def _seed(cfg: CfgNode) -> int:

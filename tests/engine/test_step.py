@@ -101,6 +101,12 @@ def test_loss_scale_sinks_on_overflow_and_is_restored():
     assert not torch.equal(step.model.weight.detach(), torch.ones(2))
 
 
+def test_a_run_resumed_in_half_precision_begins_its_loss_scale():
+    step = trainer([torch.zeros(2)], amp_dtype="float16")
+    step.load_state_dict(trainer([]).state_dict())
+    assert step.scaler.get_scale() == 2.0**16
+
+
 def test_gradients_that_no_loss_scale_mends_end_the_run():
     step = trainer([torch.zeros(2)] * 30, amp_dtype="float16")
     step.model.weight.register_hook(lambda gradient: gradient * float("nan"))

@@ -1,0 +1,43 @@
+"""The trainer refuses checkpoints of other runs on resuming, in one line."""
+
+import pytest
+
+from rfpn.engine.setup import load_cfg
+from rfpn.engine.trainer import Trainer
+from tests.analysis.tiny_runs import SCENES
+
+pytestmark = pytest.mark.usefixtures("scenes")
+
+
+def build(folder, *overrides) -> Trainer:
+    sets = ["DATASETS.TRAIN", ("tiny_scenes",), "DATASETS.TEST", ()]
+    return Trainer(load_cfg(str(SCENES), ["MODEL.DEVICE", "cpu", "OUTPUT_DIR", str(folder), *sets, *overrides]))
+
+
+@pytest.fixture(scope="module")
+def folder(scenes, tmp_path_factory):
+    """A finished run of two steps."""
+    folder = tmp_path_factory.mktemp("run")
+    build(folder).train()
+    return folder
+
+
+@pytest.mark.parametrize(
+    "overrides, words",
+    [
+        (["SOLVER.OPTIMIZER", "SGD"], "its optimizer is another"),
+        (["MODEL.BACKBONE.FREEZE_AT", 2], "its optimizer is another"),
+        (["MODEL.ROI_MASK_HEAD.CONV_DIM", 16], r"it is of another model: .*wrong shape 3 \(roi_heads.mask_head.deconv.weight"),
+    ],
+)
+def test_a_checkpoint_of_another_configuration_is_not_resumed(folder, overrides, words):
+    trainer = build(folder, *overrides)
+    with pytest.raises(ValueError, match=f"the last checkpoint in {folder} cannot be resumed, {words}.*without --resume"):
+        trainer.resume_or_load()
+
+
+def test_schedule_and_precision_may_change_on_resuming(folder):
+    changed = ["SOLVER.MAX_ITER", 9, "SOLVER.AMP.ENABLED", True, "SOLVER.AMP.DTYPE", "float16", "SOLVER.IMS_PER_BATCH", 1]
+    trainer = build(folder, *changed)
+    trainer.resume_or_load()
+    assert trainer.start_iter == 2 and trainer.max_iter == 9
