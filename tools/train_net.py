@@ -30,6 +30,8 @@ def main(args):
 
 def evaluate(cfg, resume):
     """Score MODEL.WEIGHTS, or with ``resume`` the last checkpoint, on DATASETS.TEST."""
+    if not cfg.DATASETS.TEST:
+        raise ValueError("--eval-only: DATASETS.TEST names no data set")
     model = load_for_evaluation(Trainer.build_model(cfg), cfg, resume)
     results = Trainer.test(cfg, model)
     if comm.is_main_process():

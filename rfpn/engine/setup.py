@@ -21,8 +21,12 @@ from rfpn.engine.optimizer import OPTIMIZERS
 from rfpn.engine.step import DTYPES
 from rfpn.layers.checks import Range, check_setting
 
-# what keys may be where no model sees to it, or where a slip of the keyboard would fill the memory
+# what keys may be where nothing else sees to it, or where a slip of the keyboard would fill the memory
 _RULES = {
+    "DATALOADER.NUM_WORKERS": Range(0, 1024, whole=True),
+    "SOLVER.BASE_LR": Range(0, sys.float_info.max),
+    "SOLVER.CHECKPOINT_PERIOD": Range(1, math.inf, whole=True),
+    "SOLVER.MAX_ITER": Range(1, math.inf, whole=True),
     "MODEL.RECURRENT.KERNEL_SIZE": Range(0, 255, whole=True),
     "MODEL.PATHFINDER.FEEDFORWARD_LAYERS": Range(1, 1000, whole=True),
     "INPUT.PATHFINDER_SIZE": Range(1, 4096, whole=True),
@@ -40,11 +44,14 @@ def setup(args) -> CfgNode:
     """Merge the config file and overrides, check them, set up logging and seeds, write ``config.yaml``.
 
     Raises:
-        OSError: a config or weights file is missing. KeyError: an unknown key. ValueError: a value out of range.
+        OSError: a config or weights file is missing, or OUTPUT_DIR cannot be made. KeyError: an unknown key.
+        ValueError: a value out of range.
     """
     cfg = load_cfg(args.config_file, args.opts)
     check_weights(cfg)
+    check_expected_results(cfg)
     cfg.freeze()
+    make_output_dir(cfg)
     with name_full_disk(cfg.OUTPUT_DIR):
         default_setup(cfg, args)
     setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank(), name="rfpn")
@@ -52,7 +59,7 @@ def setup(args) -> CfgNode:
 
 
 def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
-    """Config from a file and ``KEY VALUE`` overrides, not frozen; on the CPU where there is no GPU.
+    """Config from a file and ``KEY VALUE`` overrides, not frozen; on the CPU where there is no GPU, ``~`` expanded.
 
     Raises:
         OSError: the file is missing. KeyError: an unknown key. ValueError: a value of the wrong type or out of range.
@@ -71,14 +78,27 @@ def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
     except AssertionError as error:  # yacs asserts on unknown keys and on an odd number of words
         raise KeyError(f"command-line override: {error}") from None
     check_values(cfg)
-    if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
-        logging.getLogger("rfpn").warning("no GPU found: running on the CPU (MODEL.DEVICE cpu)")
-        cfg.MODEL.DEVICE = "cpu"
+    cfg.MODEL.DEVICE = _device(cfg.MODEL.DEVICE)
+    cfg.OUTPUT_DIR = os.path.expanduser(cfg.OUTPUT_DIR)
     return cfg
 
 
+def _device(name: str) -> str:
+    """MODEL.DEVICE, or the CPU where that is a GPU and there is none. Raises ValueError for what is no device."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"MODEL.DEVICE must be a device such as cuda or cpu, got {name!r}") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        logging.getLogger("rfpn").warning("no GPU found: running on the CPU (MODEL.DEVICE cpu)")
+        return "cpu"
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"MODEL.DEVICE is {name}, but this machine has {torch.cuda.device_count()} GPUs")
+    return name
+
+
 def check_values(cfg: CfgNode) -> None:
-    """Check this project's keys as far as no model does. Raises ValueError naming the key."""
+    """Check keys as far as nothing else does, this project's above all. Raises ValueError naming the key."""
     for key in added_keys():
         # yacs lets None through whatever the type
         if _value(cfg, key) is None:
@@ -120,9 +140,31 @@ def check_weights(cfg: CfgNode) -> None:
         raise FileNotFoundError(f"MODEL.WEIGHTS {path} does not exist")
 
 
+def check_expected_results(cfg: CfgNode) -> None:
+    """Raise ValueError where the scores of an evaluation could not be compared with TEST.EXPECTED_RESULTS."""
+    expected = cfg.TEST.EXPECTED_RESULTS
+    if not all(isinstance(row, (list, tuple)) and len(row) == 4 for row in expected):
+        raise ValueError(f"TEST.EXPECTED_RESULTS must be a list of [task, metric, score, tolerance], got {expected}")
+    if expected and len(cfg.DATASETS.TEST) != 1:
+        raise ValueError(
+            f"TEST.EXPECTED_RESULTS is of one data set, but DATASETS.TEST is {cfg.DATASETS.TEST}; set the former to []"
+        )
+
+
+def make_output_dir(cfg: CfgNode) -> None:
+    """Make OUTPUT_DIR. Raises OSError naming it where it cannot be made or written to."""
+    path = cfg.OUTPUT_DIR and os.path.abspath(cfg.OUTPUT_DIR)
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"OUTPUT_DIR {path!r} cannot be made: {error.strerror}") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise PermissionError(f"OUTPUT_DIR {path!r} cannot be written to")
+
+
 @contextlib.contextmanager
 def one_line_errors():
-    """End the program with one line and exit code 2 where its input is wrong, 3 where numbers are not finite."""
+    """End the program with one line where its input is wrong (exit code 2), numbers are not finite (3), or on Ctrl-C (130)."""
     try:
         yield
     except (*INPUT_ERRORS, FloatingPointError) as error:
@@ -131,3 +173,6 @@ def one_line_errors():
             text = text.rpartition(f"\n{type(error).__name__}: ")[2]
         print(f"error: {' '.join(text.split())}", file=sys.stderr)
         sys.exit(3 if isinstance(error, FloatingPointError) else 2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)

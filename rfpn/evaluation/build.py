@@ -21,7 +21,9 @@ def build_evaluator(cfg: CfgNode, dataset_name: str, output_folder: str | None =
     Raises:
         ValueError: naming the data set whose type is unknown.
     """
-    folder = output_folder or os.path.join(cfg.OUTPUT_DIR, "inference")
+    # predictions of several sets would overwrite each other: their files bear the same names
+    own = [dataset_name] if len(cfg.DATASETS.TEST) > 1 else []
+    folder = output_folder or os.path.join(cfg.OUTPUT_DIR, "inference", *own)
     metadata = MetadataCatalog.get(dataset_name)
     kind = metadata.evaluator_type
     convergence = ConvergenceEvaluator(cfg.MODEL.RECURRENT.TEST_TOLERANCE)

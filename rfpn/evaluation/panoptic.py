@@ -18,6 +18,7 @@ from detectron2.utils import comm
 from tabulate import tabulate
 
 from rfpn.data.annotations import read_panoptic_json
+from rfpn.data.check import check_metadata
 from rfpn.data.mapper import PanopticMapper
 from rfpn.data.panoptic_png import MAX_ID
 from rfpn.evaluation.pq import GROUPS, score_panoptic
@@ -179,8 +180,9 @@ def self_test(dataset_name: str, *, at_least: float = 100 - 1e-6) -> dict:
         The evaluator's results.
 
     Raises:
-        ValueError: PQ is lower.
+        KeyError: no data set has that name. ValueError: its metadata are incomplete, or PQ is lower.
     """
+    check_metadata(dataset_name)
     metadata = MetadataCatalog.get(dataset_name)
     evaluator = PanopticEvaluator(dataset_name)
     evaluator.reset()

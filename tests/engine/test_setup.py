@@ -1,9 +1,10 @@
 """Configurations are checked as they are read; errors end a program in one line."""
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
-from rfpn.engine.setup import load_cfg, one_line_errors
+from rfpn.engine.setup import check_expected_results, load_cfg, make_output_dir, one_line_errors
 
 
 class Failing(list):
@@ -26,6 +27,7 @@ def fail(error):
         (lambda: fail(KeyError("SOME.KEY is unknown")), 2, "error: SOME.KEY is unknown"),
         (lambda: fail(FileNotFoundError(2, "No such file", "a.png")), 2, "error: [Errno 2] No such file: 'a.png'"),
         (lambda: fail(FloatingPointError("iteration 3: not finite: loss_mask")), 3, "error: iteration 3: not finite: loss_mask"),
+        (lambda: fail(KeyboardInterrupt()), 130, "interrupted"),
         (read_by_a_worker, 2, "error: photo.png: is cut short"),
     ],
 )
@@ -65,3 +67,53 @@ def test_a_broken_file_is_named(tmp_path, content, words):
 def test_an_odd_number_of_overrides_is_an_error():
     with pytest.raises(KeyError, match="override"):
         load_cfg("", ["MODEL.WEIGHTS"])
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("SOLVER.MAX_ITER", 0),
+        ("SOLVER.MAX_ITER", -5),
+        ("SOLVER.CHECKPOINT_PERIOD", 0),
+        ("SOLVER.CHECKPOINT_PERIOD", -1),
+        ("SOLVER.BASE_LR", -0.1),
+        ("DATALOADER.NUM_WORKERS", -1),
+        ("MODEL.DEVICE", "gpu"),
+        ("MODEL.DEVICE", ""),
+    ],
+)
+def test_values_that_detectron2_stumbles_over_are_named(key, value):
+    with pytest.raises(ValueError, match=f"{key} must be"):
+        load_cfg("", [key, value])
+
+
+def test_a_gpu_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert load_cfg("", ["MODEL.DEVICE", "cuda:0"]).MODEL.DEVICE == "cuda:0"
+    with pytest.raises(ValueError, match="MODEL.DEVICE is cuda:1, but this machine has 1 GPUs"):
+        load_cfg("", ["MODEL.DEVICE", "cuda:1"])
+
+
+def test_output_dir_in_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    cfg = load_cfg("", ["OUTPUT_DIR", "~/runs/ü 1"])
+    make_output_dir(cfg)
+    assert (tmp_path / "runs" / "ü 1").is_dir()
+
+
+@pytest.mark.parametrize("path", ["", "{file}", "{file}/run", "/proc/run"])
+def test_an_output_dir_that_cannot_be_made_is_named(path, tmp_path):
+    (tmp_path / "file").touch()
+    cfg = load_cfg("", ["OUTPUT_DIR", path.format(file=tmp_path / "file")])
+    with pytest.raises((OSError, ValueError), match="OUTPUT_DIR"):
+        make_output_dir(cfg)
+
+
+@pytest.mark.parametrize(
+    "sets, expected", [(1, [["panoptic_seg", 50.0]]), (1, ["PQ"]), (2, [["panoptic_seg", "PQ", 50.0, 1.0]])]
+)
+def test_expected_results_that_cannot_be_compared_are_refused(sets, expected):
+    cfg = load_cfg("", ["DATASETS.TEST", ("one", "two")[:sets], "TEST.EXPECTED_RESULTS", expected])
+    with pytest.raises(ValueError, match="TEST.EXPECTED_RESULTS"):
+        check_expected_results(cfg)

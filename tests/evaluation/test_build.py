@@ -53,6 +53,15 @@ def test_pathfinder(cfg):
     assert kinds(build_evaluator(cfg, "pathfinder_14_test")) == [PathfinderEvaluator, ConvergenceEvaluator]
 
 
+def test_predictions_of_several_sets_lie_apart(cfg):
+    names = ("scenes_panoptic_train", "scenes_panoptic_val")
+    for sets, folders in ((names[:1], ["inference"]), (names, [f"inference/{name}" for name in names])):
+        cfg.DATASETS.TEST = sets
+        for name, folder in zip(sets, folders):
+            evaluator = build_evaluator(cfg, name)
+            assert {part._output_dir for part in evaluator._evaluators[:3]} == {f"{cfg.OUTPUT_DIR}/{folder}"}
+
+
 def test_an_unknown_type_is_named(cfg):
     MetadataCatalog.get("evaluators_unknown").evaluator_type = "depth"
     with pytest.raises(ValueError, match="evaluators_unknown.*'depth'"):

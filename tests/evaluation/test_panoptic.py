@@ -88,6 +88,11 @@ def test_B9_shifted_label_map_fails_the_self_test(tiny):
         self_test(tiny)
 
 
+def test_self_test_names_a_set_that_is_not_registered():
+    with pytest.raises(KeyError, match="'mine_trian' is not registered"):
+        self_test("mine_trian")
+
+
 def test_B9_self_test_of_scenes(tmp_path):
     write_scenes(str(tmp_path / "scenes"), "val", 8)
     register_panoptic_folder("scenes", str(tmp_path / "scenes"), "val")
