@@ -12,6 +12,7 @@ import os
 import numpy as np
 
 from analysis_models import analysis_parser, dataset_of, load_models, model_configs, open_output, write_table
+from arguments import natural
 from rfpn.analysis.contour_growth import (
     contour_growth,
     draw_contour_growth,
@@ -60,7 +61,7 @@ def main(args) -> None:
 def parse_args(argv=None):
     """Models, data and number of images."""
     parser = analysis_parser(__doc__)
-    parser.add_argument("--steps", type=int, default=0, help="T (default: twice the largest number in training)")
+    parser.add_argument("--steps", type=natural, default=0, help="T (default: twice the largest number in training)")
     parser.add_argument("--images", type=int, default=6, help="images of the first batch (default: 6)")
     return parser.parse_args(argv)
 

@@ -15,6 +15,7 @@ import os
 from tqdm import tqdm
 
 from analysis_models import analysis_parser, dataset_of, load_models, model_configs, open_output, write_results
+from arguments import natural
 from rfpn.analysis.flood_fill import draw_flood_fill, draw_scores, similarity, summarise, tessellate
 from rfpn.analysis.object_growth import object_growths
 from rfpn.engine.setup import one_line_errors
@@ -31,7 +32,7 @@ def main(args) -> None:
         for name, cfg, model in load_models(configs):
             compared, small = compare(args, cfg, model)
             if not compared:
-                raise ValueError(f"{name}: none of {small} objects is large enough to tessellate; try --images 0")
+                raise ValueError(f"{name}: none of {small} objects is large enough to tessellate: give more --images, or larger ones")
             found[name] = [score for *_, score in compared]
             summaries[name] = {"too_small": small, **summarise(found[name])}
             for thing, _, score in compared:
@@ -66,7 +67,7 @@ def compare(args, cfg, model) -> tuple[list, int]:
 def parse_args(argv=None):
     """Models, data and settings of the comparison."""
     parser = analysis_parser(__doc__)
-    parser.add_argument("--steps", type=int, default=0, help="T (default: evaluation's)")
+    parser.add_argument("--steps", type=natural, default=0, help="T (default: evaluation's)")
     parser.add_argument("--images", type=int, default=200, help="images to look at, 0 for all (default: 200)")
     parser.add_argument("--boxes", choices=("truth", "predicted"), default="truth", help="of panoptic models' masks")
     parser.add_argument("--cells", type=int, default=30, help="Voronoi cells of an object at most (default: 30)")

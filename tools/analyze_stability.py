@@ -13,6 +13,7 @@ stability.png into --output.
 import os
 
 from analysis_models import analysis_parser, dataset_of, load_models, model_configs, open_output, write_results
+from arguments import natural
 from rfpn.analysis.stability import analyse, draw_stability, summarise
 from rfpn.data.build import build_test_loader
 from rfpn.engine.setup import one_line_errors
@@ -43,7 +44,7 @@ def main(args) -> None:
 def parse_args(argv=None):
     """Models, data and number of samples."""
     parser = analysis_parser(__doc__)
-    parser.add_argument("--steps", type=int, default=0, help="T, whose last step is looked at (default: evaluation's)")
+    parser.add_argument("--steps", type=natural, default=0, help="T, whose last step is looked at (default: evaluation's)")
     parser.add_argument("--images", type=int, default=20, help="images to look at (default: 20)")
     parser.add_argument("--rois", type=int, default=3, help="RoIs of an image, best first (default: 3)")
     return parser.parse_args(argv)

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import torch
 
+from arguments import natural, output_file, positive
 from rfpn.analysis.benchmark import PRECISIONS, Row, checkpoint_steps, compare, mask_head, measure, pathfinder
 from rfpn.analysis.memory import METHODS, MemoryRow, Point, layer_points, sweep
 from rfpn.layers import RecurrentLayer
@@ -35,16 +36,16 @@ def parse_arguments() -> argparse.Namespace:
     """The command line, with the defaults that depend on the job filled in; an error of it ends the program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job", choices=("pathfinder", "mask_head", "models", "memory"))
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--repeats", type=_positive, help="timed runs, whose median is reported (default: 5, in memory 2)")
-    parser.add_argument("--output", type=Path, help="JSON file to write")
+    parser.add_argument("--device", type=_device, default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--repeats", type=positive, help="timed runs, whose median is reported (default: 5, in memory 2)")
+    parser.add_argument("--output", type=output_file, help="JSON file to write")
     layer = parser.add_argument_group("pathfinder, mask_head")
-    layer.add_argument("--batch", type=_positive, default=32, help="images (pathfinder)")
-    layer.add_argument("--size", type=_positive, default=150, help="side of an image in pixels (pathfinder)")
-    layer.add_argument("--rois", type=_positive, default=1024, help="RoIs (mask_head)")
+    layer.add_argument("--batch", type=positive, default=32, help="images (pathfinder)")
+    layer.add_argument("--size", type=positive, default=150, help="side of an image in pixels (pathfinder)")
+    layer.add_argument("--rois", type=positive, default=1024, help="RoIs (mask_head)")
     layer.add_argument("--steps", type=_numbers, help="steps of processing (default: 20); in memory several, as in 1,2,5")
-    layer.add_argument("--bptt-steps", type=_positive, default=6, help="steps of processing of BPTT (pathfinder)")
-    layer.add_argument("--terms", type=int, default=15, help="terms of the Neumann series")
+    layer.add_argument("--bptt-steps", type=positive, default=6, help="steps of processing of BPTT (pathfinder)")
+    layer.add_argument("--terms", type=natural, default=15, help="terms of the Neumann series")
     layer.add_argument("--peers", action="store_true", help="also other methods, without penalty")
     memory = parser.add_argument_group("memory")
     memory.add_argument("--world", choices=("pathfinder", "mask_head", "model"), default="pathfinder", help="what trains")
@@ -66,14 +67,16 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def _positive(word: str) -> int:
-    if not word.isdigit() or int(word) < 1:
-        raise argparse.ArgumentTypeError(f"{word!r} is not a whole number above 0")
-    return int(word)
+def _device(word: str) -> str:
+    try:
+        torch.empty(0, device=word)
+    except (RuntimeError, AssertionError) as error:
+        raise argparse.ArgumentTypeError(f"{word!r} cannot be used: {str(error).splitlines()[0]}") from None
+    return word
 
 
 def _numbers(words: str) -> list[int]:
-    return [_positive(word) for word in words.split(",")]
+    return [positive(word) for word in words.split(",")]
 
 
 def _methods(words: str) -> list[str]:

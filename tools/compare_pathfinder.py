@@ -7,11 +7,13 @@ Everything is measured on the pictures alone, the same way on both sides. The re
 """
 
 import argparse
+import zipfile
 
 import numpy as np
 from PIL import Image
 from scipy import ndimage
 
+from arguments import natural, png_file, positive, usage_errors
 from rfpn.data.pathfinder.generator import generate_sample
 from rfpn.data.pathfinder.render import target_share
 
@@ -148,31 +150,44 @@ def measure_all(images, targets, length: int) -> dict:
 def sheet(image_rows: list) -> Image.Image:
     """Rows of pictures (H, W), with a grey line between them."""
     rows = [np.hstack([np.pad(picture, 1, constant_values=80) for picture in row]) for row in image_rows]
-    return Image.fromarray(np.vstack(rows))
+    widest = max(row.shape[1] for row in rows)
+    return Image.fromarray(np.vstack([np.pad(row, ((0, 0), (0, widest - row.shape[1]))) for row in rows]))
 
 
-def main():
+def main(argv=None) -> None:
     """Measure reference and generated samples, print a row for each, draw the sheet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reference", required=True, help=".npz with image_<L> and target_<L>")
     parser.add_argument("--lengths", type=int, nargs="+", default=[9, 14, 20, 25])
-    parser.add_argument("--num", type=int, default=40, help="generated samples of each length")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--sheet", help="PNG to write: reference above, generated below, for each length")
-    args = parser.parse_args()
+    parser.add_argument("--num", type=positive, default=40, help="generated samples of each length")
+    parser.add_argument("--seed", type=natural, default=0, help="of the generated samples, 0 or more (default: 0)")
+    parser.add_argument("--sheet", type=png_file, help="PNG to write: reference above, generated below, for each length")
+    args = parser.parse_args(argv)
+    with usage_errors(parser):
+        reference = read_reference(args.reference, args.lengths)
     rows = []
-    with np.load(args.reference) as reference:
-        for length in args.lengths:
-            samples = [generate_sample(length, args.seed, index)[:2] for index in range(args.num)]
-            images, targets = reference[f"image_{length}"], reference[f"target_{length}"]
-            theirs, ours = measure_all(images, targets, length), measure_all(*zip(*samples), length)
-            print(f"\nlength {length}: {len(images)} reference | {len(samples)} generated; mean, 5th, 95th percentile")
-            for name in theirs:
-                cells = ((v.mean(), *np.percentile(v, (5, 95))) for v in (theirs[name], ours[name]))
-                print(f"  {name:36s}" + "   |".join("".join(f"{number:10.3f}" for number in cell) for cell in cells))
-            rows += [list(images[:5]), [image for image, _ in samples[:5]]]
+    for length in args.lengths:
+        samples = [generate_sample(length, args.seed, index)[:2] for index in range(args.num)]
+        images, targets = reference[f"image_{length}"], reference[f"target_{length}"]
+        theirs, ours = measure_all(images, targets, length), measure_all(*zip(*samples), length)
+        print(f"\nlength {length}: {len(images)} reference | {len(samples)} generated; mean, 5th, 95th percentile")
+        for name in theirs:
+            cells = ((v.mean(), *np.percentile(v, (5, 95))) for v in (theirs[name], ours[name]))
+            print(f"  {name:36s}" + "   |".join("".join(f"{number:10.3f}" for number in cell) for cell in cells))
+        rows += [list(images[:5]), [image for image, _ in samples[:5]]]
     if args.sheet:
         sheet(rows).save(args.sheet)
+
+
+def read_reference(path: str, lengths: list[int]) -> dict[str, np.ndarray]:
+    """Pictures of all lengths. Raises OSError or ValueError naming a file that does not hold them."""
+    names = [f"{kind}_{length}" for length in lengths for kind in ("image", "target")]
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"--reference {path} is no .npz archive")
+    with np.load(path) as archive:
+        if missing := [name for name in names if name not in archive]:
+            raise ValueError(f"--reference {path} has no {', '.join(missing)}; see --lengths")
+        return {name: archive[name] for name in names}
 
 
 if __name__ == "__main__":

@@ -7,13 +7,12 @@ Prints the same as Markdown tables. A cross stands where a method ran out of mem
 """
 
 import argparse
-import json
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
+from arguments import png_file, read_json, usage_errors
 from rfpn.analysis.memory import MEASURED, OUT_OF_MEMORY
 
 NAMES = {"bptt": "BPTT", "checkpointed_bptt": "BPTT, checkpointed", "rbp": "RBP", "crbp": "C-RBP"}
@@ -24,24 +23,29 @@ STYLES = {
     "rbp": {"color": "tab:green", "marker": "D", "markersize": 9, "markerfacecolor": "none"},
     "crbp": {"color": "tab:blue", "marker": "."},
 }
+KEYS = {"work", "card", "card_gibibytes", "rows"}
 PANELS = {"gibibytes": "peak memory, GiB", "milliseconds": "training step, ms"}
 
 
 def main() -> None:
+    """Read the files, print the tables, draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", type=Path, help="JSON files of tools/benchmark.py memory")
-    parser.add_argument("--output", type=Path, help="PNG file")
+    parser.add_argument("files", nargs="+", help="JSON files of tools/benchmark.py memory")
+    parser.add_argument("--output", type=png_file, help="PNG file")
     arguments = parser.parse_args()
-    sweeps = []
-    for path in arguments.files:
-        if not path.is_file():
-            parser.error(f"{path} does not exist")
-        sweeps.append(json.loads(path.read_text()))
-        if "work" not in sweeps[-1]:
-            parser.error(f"{path} does not come from tools/benchmark.py memory")
+    with usage_errors(parser):
+        sweeps = [read_sweep(path) for path in arguments.files]
     print("\n\n".join(table(sweep) for sweep in sweeps))
     if arguments.output:
         draw(sweeps).savefig(arguments.output, dpi=110)
+
+
+def read_sweep(path: str) -> dict:
+    """What tools/benchmark.py memory wrote. Raises OSError or ValueError naming a file that it did not."""
+    sweep = read_json(path)
+    if not isinstance(sweep, dict) or not KEYS <= sweep.keys():
+        raise ValueError(f"{path} does not come from tools/benchmark.py memory")
+    return sweep
 
 
 def curves(sweep: dict) -> dict[tuple[str, str], list[dict]]:

@@ -6,10 +6,10 @@
 """
 
 import argparse
-import json
-from pathlib import Path
 
 from matplotlib.figure import Figure
+
+from arguments import png_file, positive, read_json_lines, usage_errors
 
 PANELS = {"pathfinder/IoU": "IoU on the test set", "total_loss": "training loss", "recurrent/residual": "residual"}
 
@@ -18,18 +18,25 @@ def main() -> None:
     """Read the logs, print the table, draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--log", action="append", required=True, metavar="NAME=FILE", help="a run's metrics.json, repeatable")
-    parser.add_argument("--epoch", type=int, default=1484, help="iterations of an epoch (default: 190,000 images by 128)")
-    parser.add_argument("--output", type=Path, help="PNG file of the curves")
+    parser.add_argument("--epoch", type=positive, default=1484, help="iterations of an epoch (default: 190,000 images by 128)")
+    parser.add_argument("--output", type=png_file, help="PNG file of the curves")
     arguments = parser.parse_args()
-    logs = {}
-    for word in arguments.log:
-        name, separator, path = word.partition("=")
-        if not separator or not Path(path).is_file():
-            parser.error(f"--log {word}: needs NAME=FILE with a metrics.json")
-        logs[name] = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    with usage_errors(parser):
+        logs = read_logs(arguments.log)
     print(table(logs, arguments.epoch))
     if arguments.output:
         draw(logs, arguments.epoch).savefig(arguments.output, dpi=110)
+
+
+def read_logs(words: list[str]) -> dict[str, list[dict]]:
+    """Rows of each NAME=FILE by name. Raises OSError or ValueError naming the file or argument at fault."""
+    logs = {}
+    for word in words:
+        name, separator, path = word.partition("=")
+        if not separator or name in logs:
+            raise ValueError(f"--log {word}: needs NAME=FILE, each name once")
+        logs[name] = read_json_lines(path)
+    return logs
 
 
 def series(log: list[dict], key: str) -> tuple[list[int], list[float]]:

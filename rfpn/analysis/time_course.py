@@ -18,6 +18,9 @@ from tqdm import tqdm
 from rfpn.analysis.unrolling import detect, layer_drive, pool_masks, recurrent_layer, unroll
 from rfpn.modeling import PathfinderNet
 
+# each has an evaluator of its own
+_MOST_STEPS = 10_000
+
 
 class Course(NamedTuple):
     """A model's scores on one data set.
@@ -35,14 +38,14 @@ def parse_steps(text: str) -> list[int]:
     """Steps in ascending order from, say, "1-10,20,40".
 
     Raises:
-        ValueError: a part is no step of at least 1 or no range of them.
+        ValueError: a part is no step from 1 to 10,000 or no range of them.
     """
     steps = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-        if not 1 <= first <= last:
-            raise ValueError(f"--steps takes steps from 1 and ranges, as in 1-10,20,40; got {text!r}")
+        if not 1 <= first <= last <= _MOST_STEPS:
+            raise ValueError(f"--steps takes steps from 1 to {_MOST_STEPS} and ranges, as in 1-10,20,40; got {text!r}")
         steps.update(range(first, last + 1))
     return sorted(steps)
 

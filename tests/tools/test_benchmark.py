@@ -24,11 +24,6 @@ def test_table_and_json(tmp_path):
     assert all(row["gibibytes"] is None and row["ratio"] > 0 for row in table["rows"])
 
 
-def test_models_without_configurations():
-    result = subprocess.run([sys.executable, PROGRAM, "models"], cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 2 and "needs --configs" in result.stderr
-
-
 def _run(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["benchmark.py", *map(str, arguments)])
     benchmark.main()
@@ -104,8 +99,12 @@ def test_memory_of_whole_models(scenes, tmp_path, monkeypatch):
     "words, message",
     [
         ("memory --methods bptt,tbptt", "is not a list of bptt"),
-        ("memory --steps 1,0", "is not a whole number above 0"),
+        ("memory --steps 1,0", "is not a whole number of at least 1"),
         ("memory --world model", "needs --configs"),
+        ("models", "needs --configs"),
+        ("pathfinder --device nonsense", "'nonsense' cannot be used"),
+        ("pathfinder --terms -1", "'-1' is not a whole number of at least 0"),
+        ("pathfinder --output no_such_folder/rows.json", "no file in a folder that exists"),
         ("pathfinder --steps 1,2", "several --steps are for memory"),
     ],
 )

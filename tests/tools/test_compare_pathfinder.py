@@ -1,6 +1,7 @@
+import cv2
 import numpy as np
 import pytest
-from compare_pathfinder import count_crossings, find_dashes, link_contours, measure_all, split_target
+from compare_pathfinder import count_crossings, find_dashes, link_contours, main, measure_all, split_target
 
 from rfpn.data.pathfinder.generator import generate_sample
 
@@ -39,3 +40,33 @@ def test_statistics_of_a_set(sample):
     assert found["target dashes in sight"].tolist() == [8, 8]
     assert found["step between dashes"].max() < 11.3 and found["step between dashes"].min() > 9.8
     assert found["marker to start of second contour"] == pytest.approx([27] * 2, abs=3)
+
+
+@pytest.fixture
+def reference(sample, tmp_path):
+    """An archive of two equal samples."""
+    image, target, _ = sample
+    np.savez(tmp_path / "samples.npz", image_9=[image] * 2, target_9=[target] * 2)
+    return ["--reference", str(tmp_path / "samples.npz"), "--lengths", "9"]
+
+
+def test_table_and_sheet(reference, tmp_path, capsys):
+    main([*reference, "--num", "1", "--sheet", str(tmp_path / "sheet.png")])
+    assert "length 9: 2 reference | 1 generated" in capsys.readouterr().out
+    sheet = cv2.imread(str(tmp_path / "sheet.png"), cv2.IMREAD_GRAYSCALE)
+    assert sheet.shape == (2 * 302, 2 * 302) and not sheet[302:, 302:].any()
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--lengths", "9", "14"], "has no image_14, target_14"),
+        (["--num", "0"], "not a whole number of at least 1"),
+        (["--sheet", "sheet.xyz"], "does not end in .png"),
+        (["--reference", __file__], "no .npz archive"),
+    ],
+)
+def test_wrong_arguments_are_named(reference, capsys, arguments, words):
+    with pytest.raises(SystemExit) as end:
+        main([*reference, *arguments])
+    assert end.value.code == 2 and words in capsys.readouterr().err

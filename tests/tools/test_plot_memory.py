@@ -68,4 +68,4 @@ def test_wrong_files_are_named(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         _run(monkeypatch, other)
     errors = capsys.readouterr().err
-    assert "none.json does not exist" in errors and "other.json does not come from" in errors
+    assert "No such file or directory" in errors and "none.json" in errors and "other.json does not come from" in errors

@@ -27,7 +27,19 @@ def test_table_and_figure(log, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "curves.png").stat().st_size > 0
 
 
-def test_missing_log_is_named(tmp_path, monkeypatch, capsys):
-    with pytest.raises(SystemExit) as end:
-        _run(monkeypatch, "--log", f"one={tmp_path / 'none.json'}")
-    assert end.value.code == 2 and "none.json" in capsys.readouterr().err
+def test_wrong_arguments_are_named(log, tmp_path, monkeypatch, capsys):
+    cut = tmp_path / "cut.json"
+    cut.write_text(log.read_text()[:-5])
+    one = ["--log", f"one={log}"]
+    for arguments, words in (
+        (["--log", f"one={tmp_path / 'none.json'}"], "none.json"),
+        (["--log", str(log)], "needs NAME=FILE"),
+        (["--log", f"one={cut}"], "cut.json, line 3: no JSON"),
+        (one * 2, "each name once"),
+        ([*one, "--epoch", 0], "'0' is not a whole number of at least 1"),
+        ([*one, "--output", tmp_path / "a.xyz"], "does not end in .png"),
+        ([*one, "--output", tmp_path / "none" / "a.png"], "no file in a folder that exists"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            _run(monkeypatch, *arguments)
+        assert end.value.code == 2 and words in capsys.readouterr().err

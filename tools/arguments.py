@@ -1,0 +1,65 @@
+"""Command-line arguments that programs share: what is wrong ends a program in one line, before its work."""
+
+import argparse
+import json
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Iterator
+
+
+def positive(word: str) -> int:
+    """A whole number of at least 1."""
+    return _whole(word, 1)
+
+
+def natural(word: str) -> int:
+    """A whole number of at least 0."""
+    return _whole(word, 0)
+
+
+def output_file(word: str) -> Path:
+    """A file to write, in a folder that is there."""
+    path = Path(word)
+    if path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{word!r} is no file in a folder that exists")
+    return path
+
+
+def png_file(word: str) -> Path:
+    """A PNG file to write, in a folder that is there."""
+    if not word.lower().endswith(".png"):
+        raise argparse.ArgumentTypeError(f"{word!r} does not end in .png")
+    return output_file(word)
+
+
+def read_json(path: str):
+    """What a JSON file holds. Raises OSError or ValueError naming it."""
+    return _parsed(path, Path(path).read_text(encoding="utf-8"))
+
+
+def read_json_lines(path: str) -> list:
+    """What the lines of a file hold, each one JSON. Raises OSError or ValueError naming it."""
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    return [_parsed(f"{path}, line {number}", line) for number, line in enumerate(lines, start=1)]
+
+
+@contextmanager
+def usage_errors(parser: argparse.ArgumentParser) -> Iterator[None]:
+    """Ends the program as wrong arguments do where a file is missing or wrong."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+
+
+def _whole(word: str, least: int) -> int:
+    if not word.isdecimal() or int(word) < least:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a whole number of at least {least}")
+    return int(word)
+
+
+def _parsed(place: str, text: str):
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place}: no JSON ({error})") from None
