@@ -134,11 +134,17 @@ class PathfinderNet(nn.Module):
         return losses
 
     def drive(self, batched_inputs: list[dict]) -> Tensor:
-        """x = (G∗image/255 + b)², (N, C, H, W), in float32: squares of half precision lose too much."""
+        """x = (G∗image/255 + b)², (N, C, H, W), in the filters' type.
+
+        Also under autocast: squares of half precision lose too much.
+
+        Raises:
+            ValueError: the images are not grey, or not of one size.
+        """
         sizes = {tuple(x["image"].shape) for x in batched_inputs}
         if len(sizes) != 1 or len(size := sizes.pop()) != 3 or size[0] != 1:
             raise ValueError("PathfinderNet needs grey images (1, H, W) of one size; see INPUT.PATHFINDER_SIZE")
-        images = torch.stack([x["image"] for x in batched_inputs]).to(self.device).float() / 255
+        images = torch.stack([x["image"] for x in batched_inputs]).to(self.device).to(self.filters.weight.dtype) / 255
         with torch.autocast(self.device.type, enabled=False):
             return self.filters(images).square()
 

@@ -132,6 +132,19 @@ def test_drive_is_the_squared_filter_response_of_the_image_over_255():
     torch.testing.assert_close(model.drive(inputs), model.filters(image) ** 2)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_model_of_another_type_trains_and_predicts(dtype):
+    net = small_net().to(dtype)
+    wanted = small_net().eval()(batch())[0]["sem_seg"]
+    losses = net.train()(batch())
+    sum(losses.values()).backward()
+    assert all(p.grad.isfinite().all() for p in net.parameters())
+    logits = net.eval()(batch())[0]["sem_seg"]
+    assert logits.dtype == dtype
+    # batch norm of small values leaves few digits of bfloat16
+    torch.testing.assert_close(logits.float(), wanted, rtol=0, atol=0.25 if dtype == torch.bfloat16 else 1e-4)
+
+
 def test_feedforward_control_trains_and_has_no_time_course():
     model = PathfinderNet(layer=FeedforwardLayers(5, 3, 2), channels=5)
     model(batch())["loss_segmentation"].backward()
