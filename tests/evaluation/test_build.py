@@ -53,8 +53,9 @@ def test_pathfinder(cfg):
     assert kinds(build_evaluator(cfg, "pathfinder_14_test")) == [PathfinderEvaluator, ConvergenceEvaluator]
 
 
-def test_predictions_of_several_sets_lie_apart(cfg):
-    names = ("scenes_panoptic_train", "scenes_panoptic_val")
+def test_predictions_of_several_sets_lie_apart(cfg, tmp_path, monkeypatch):
+    monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))
+    names = tuple(registered(tmp_path / folder, CATEGORIES, mixed_layouts()) for folder in ("first", "second"))
     for sets, folders in ((names[:1], ["inference"]), (names, [f"inference/{name}" for name in names])):
         cfg.DATASETS.TEST = sets
         for name, folder in zip(sets, folders):
