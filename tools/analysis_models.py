@@ -8,12 +8,13 @@ from typing import Iterator
 
 import torch
 from detectron2.config import CfgNode
+from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.modeling import build_model
 from detectron2.utils import comm
 from detectron2.utils.logger import setup_logger
 from torch import nn
 
-from rfpn.analysis.unrolling import has_recurrent_layer
+from rfpn.analysis.unrolling import has_recurrent_layer, is_pathfinder
 from rfpn.engine.checkpoint import load_for_evaluation
 from rfpn.engine.setup import check_weights, load_cfg
 
@@ -80,10 +81,29 @@ def load_models(configs: dict[str, CfgNode]) -> Iterator[tuple[str, CfgNode, nn.
 
 
 def dataset_of(args, cfg: CfgNode) -> str:
-    """``--dataset``, or the first of the configuration's test sets."""
+    """``--dataset``, or the first of the configuration's test sets.
+
+    Raises:
+        KeyError, ValueError: there is none, or it does not suit the model.
+    """
     if not args.dataset and not cfg.DATASETS.TEST:
         raise ValueError("give --dataset: DATASETS.TEST is empty")
-    return args.dataset or cfg.DATASETS.TEST[0]
+    return suitable(args.dataset or cfg.DATASETS.TEST[0], cfg)
+
+
+def suitable(dataset: str, cfg: CfgNode) -> str:
+    """The data set's name itself.
+
+    Raises:
+        KeyError: it is not registered. ValueError: its kind is not the one that the configured model reads.
+    """
+    if dataset not in DatasetCatalog:
+        raise KeyError(f"data set {dataset!r} is not registered")
+    contours = MetadataCatalog.get(dataset).get("evaluator_type") == "pathfinder"
+    if contours != is_pathfinder(cfg):
+        kind = "a Pathfinder set" if contours else "no Pathfinder set"
+        raise ValueError(f"{dataset} is {kind}, which {cfg.MODEL.META_ARCHITECTURE} cannot read")
+    return dataset
 
 
 def open_output(args, configs: dict[str, CfgNode], job: str) -> str:

@@ -12,11 +12,11 @@ and residual against the step) into --output.
 import logging
 import os
 
-from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.data import MetadataCatalog
 from detectron2.engine import default_argument_parser
 from detectron2.utils import comm
 
-from analysis_models import add_model_arguments, load_model, model_configs, open_output
+from analysis_models import add_model_arguments, load_model, model_configs, open_output, suitable
 from rfpn.analysis.time_course import Course, evaluate_time_course, parse_steps, plot_time_course, write_csv
 from rfpn.data.build import build_test_loader
 from rfpn.engine.launch import check_gpus, launch
@@ -33,7 +33,7 @@ def main(args):
     with one_line_errors():
         steps = parse_steps(args.steps)
         configs = model_configs(args)
-        datasets = {m: args.datasets.split(",") if args.datasets else cfg.DATASETS.TEST for m, cfg in configs.items()}
+        datasets = {m: datasets_of(args, cfg) for m, cfg in configs.items()}
         score = MAIN_SCORE[kind_of([name for names in datasets.values() for name in names])]
         loaders = {(m, name): build_test_loader(configs[m], name) for m, names in datasets.items() for name in names}
         folder = open_output(args, configs, "timesteps")
@@ -54,14 +54,18 @@ def main(args):
     logger.info("written to %s", folder)
 
 
+def datasets_of(args, cfg) -> list[str]:
+    """``--datasets``, or the configuration's test sets. Raises KeyError or ValueError for one that does not suit."""
+    names = args.datasets.split(",") if args.datasets else cfg.DATASETS.TEST
+    return [suitable(name, cfg) for name in names]
+
+
 def kind_of(names: list[str]) -> str:
     """The one ``evaluator_type`` of all data sets.
 
     Raises:
-        KeyError: a name is not registered. ValueError: there is no kind, or it has no time course.
+        ValueError: there is no kind, or it has no time course.
     """
-    if unknown := [name for name in names if name not in DatasetCatalog]:
-        raise KeyError(f"data set {unknown[0]!r} is not registered (--datasets, DATASETS.TEST)")
     kinds = {name: MetadataCatalog.get(name).get("evaluator_type") for name in names}
     if len(set(kinds.values())) != 1 or not set(kinds.values()) <= MAIN_SCORE.keys():
         found = ", ".join(f"{name} is {kind}" for name, kind in kinds.items()) or "DATASETS.TEST is empty"

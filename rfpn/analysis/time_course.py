@@ -121,7 +121,9 @@ def _steps_and_residuals(model, inputs: list[dict], steps: list[int]) -> Iterato
 
 
 def _panoptic_steps(model: nn.Module, inputs: list[dict], steps: list[int]) -> Iterator[tuple[int, list[dict], Tensor]]:
-    """``panoptic_seg`` by step; backbone, boxes and the semantic branch run once."""
+    """``panoptic_seg`` by step; backbone, boxes and the semantic branch run once. ValueError without semantic branch."""
+    if not hasattr(model, "sem_seg_head"):
+        raise ValueError(f"{type(model).__name__} has no semantic branch, which PQ needs; see MODEL.META_ARCHITECTURE")
     features, instances = detect(model, inputs)
     semantic, _ = model.sem_seg_head(features, None)
     image_sizes = [found.image_size for found in instances]
@@ -185,6 +187,9 @@ def plot_time_course(path: str, courses: list[Course], score: str) -> None:
             else:
                 axis.axvline(course.trained_steps, color=line.get_color(), linestyle=":", linewidth=1)
     axes[0].set(xlabel="step of processing", ylabel=score, ylim=(0, None))
-    axes[1].set(xlabel="step of processing", ylabel="residual ‖h$_t$ − h$_{t-1}$‖ / ‖h$_t$‖", yscale="log")
+    axes[1].set(xlabel="step of processing", ylabel="residual ‖h$_t$ − h$_{t-1}$‖ / ‖h$_t$‖")
+    # without any detection there is no residual
+    if any(scores.get("residual", 0) > 0 for course in courses for scores in course.scores.values()):
+        axes[1].set_yscale("log")
     axes[0].legend(fontsize="small", title="ring: steps of training", title_fontsize="small")
     figure.savefig(path, dpi=120)

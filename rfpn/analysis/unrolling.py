@@ -18,9 +18,14 @@ def has_recurrent_layer(cfg: CfgNode) -> bool:
     Raises:
         KeyError: the configuration names a class that is not registered.
     """
-    if issubclass(META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE), PathfinderNet):
+    if is_pathfinder(cfg):
         return cfg.MODEL.PATHFINDER.LAYER == "recurrent"
     return cfg.MODEL.MASK_ON and issubclass(ROI_MASK_HEAD_REGISTRY.get(cfg.MODEL.ROI_MASK_HEAD.NAME), HGRUMaskHead)
+
+
+def is_pathfinder(cfg: CfgNode) -> bool:
+    """Whether the model of a configuration is a Pathfinder model. Raises KeyError for a class that is not registered."""
+    return issubclass(META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE), PathfinderNet)
 
 
 def recurrent_layer(model: nn.Module) -> RecurrentLayer:

@@ -102,6 +102,9 @@ def test_models_without_steps_are_refused():
     control = build("quick_schedules/pathfinder_quick.yaml", *FEEDFORWARD)
     with pytest.raises(ValueError, match="no recurrent layer"):
         next(step_outputs(control, pathfinder_batch(), [1]))
+    without_stuff = build("Scenes/rfpn_demo.yaml", "MODEL.META_ARCHITECTURE", "GeneralizedRCNN")
+    with pytest.raises(ValueError, match="GeneralizedRCNN has no semantic branch"):
+        next(step_outputs(without_stuff, panoptic_batch(), [1]))
 
 
 def test_nothing_to_evaluate_has_no_scores():
@@ -123,5 +126,7 @@ def test_table_and_figure(tmp_path):
     one = Course("first", "a", 20, {1: {"IoU": 0.5, "residual": 0.6}, 20: {"IoU": 0.2, "residual": 0.01}})
     plot_time_course(str(tmp_path / "other.png"), [one], "IoU")
     pictures = [np.asarray(Image.open(tmp_path / f"{name}.png").convert("L"), int) for name in ("course", "other")]
+    # nothing was detected: there is no residual
+    plot_time_course(str(tmp_path / "none.png"), [Course("first", "a", 20, {1: {"PQ": 0.0}})], "PQ")
     different = np.abs(pictures[0] - pictures[1]) > 50
     assert different.any(axis=0)[: different.shape[1] // 2].any()

@@ -158,7 +158,9 @@ def test_models_of_the_zoo_are_read_with_their_own_configurations(models, tmp_pa
     [
         ("state_space", ["--steps", 4], "--steps must be more than the 4 steps of training"),
         ("state_space", ["--components", -1], "--components must be at least 0"),
-        ("state_space", ["--images", -1], "--images must be at least 0"),
+        ("state_space", ["--images", -1], "'-1' is not a whole number of at least 0"),
+        ("flood_fill", ["--images", -1], "'-1' is not a whole number of at least 0"),
+        ("stability", ["--dataset", "analysis_scenes"], "analysis_scenes is no Pathfinder set, which PathfinderNet cannot read"),
         ("contour", ["--steps", -3], "'-3' is not a whole number of at least 0"),
         ("stability", ["--images", 0], "--images must be at least 1"),
         ("flood_fill", ["--threshold", 2], "--threshold must lie in (0, 1)"),
@@ -182,6 +184,7 @@ def test_models_that_cannot_be_looked_at(models, tmp_path, capsys):
     feedforward = ["MODEL.PATHFINDER.LAYER", "feedforward", "MODEL.RECURRENT.LIPSCHITZ.WEIGHT", 0.0]
     for job, arguments, overrides, words in (
         ("contour", models["rfpn"], [], "no Pathfinder model"),
+        ("flood_fill", [*models["rfpn"], "--dataset", "analysis_contours"], [], "is a Pathfinder set, which PanopticFPN"),
         ("contour", [], [], "give --weights"),
         ("stability", models["pathfinder"], feedforward, "a has no recurrent layer"),
         ("flood_fill", models["rfpn"], ["MODEL.ROI_MASK_HEAD.NAME", "MaskRCNNConvUpsampleHead"], "r has no recurrent layer"),

@@ -76,7 +76,7 @@ def test_several_models_in_one_figure(datasets, monkeypatch, tmp_path):
         (["--steps", "0-3"], "--steps takes steps from 1"),
         (["--datasets", "nowhere"], "data set 'nowhere' is not registered"),
         (["DATASETS.TEST", "()"], "DATASETS.TEST is empty"),
-        (["--datasets", "timesteps_test,coco_2017_val_panoptic_separated"], "--datasets must be of one kind"),
+        (["--datasets", "timesteps_test,coco_2017_val_panoptic_separated"], "which PathfinderNet cannot read"),
         (["--datasets", "timesteps_test"], "MODEL.ALLOW_MISSING_WEIGHTS"),
         (["--weights", "a=nowhere.pth"], "nowhere.pth does not exist"),
     ],
