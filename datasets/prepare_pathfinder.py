@@ -25,11 +25,12 @@ from rfpn.data.pathfinder.settings import SPLITS, GenerationError, PathfinderSet
 
 
 def parse_args(argv=None) -> argparse.Namespace:
+    """What to generate, and every field of PathfinderSettings as an option."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--length", type=int, help="dashes in a long contour; published: 6, 9, 14, 20, 25")
     parser.add_argument("--split", choices=SPLITS)
     parser.add_argument("--num", type=int, help="samples in the split; published: 190000 train, 10000 test")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the whole set, 0 or more (default: 0)")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: one per core)")
     root = Path(os.environ.get("DETECTRON2_DATASETS", "datasets")) / "pathfinder"
     parser.add_argument("--output", type=Path, default=root, help=f"parent folder (default: {root})")
@@ -57,6 +58,7 @@ def benchmark(num: int):
 
 
 def main(argv=None) -> int:
+    """Generate a split; the exit status, 130 where it was stopped by hand."""
     args = parse_args(argv)
     if args.benchmark:
         benchmark(num=args.num or 200)

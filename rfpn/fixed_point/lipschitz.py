@@ -52,12 +52,16 @@ def lipschitz_penalty(
         h, h_previous: (R, ...) states after and before the last step.
         coefficient: λ in [0, 1).
         reduction: one of ``REDUCTIONS``. probe: one of ``PROBES``. two_sided: sums below −λ count too.
+
+    Raises:
+        ValueError: naming the setting that is out of range.
     """
+    check_penalty(coefficient, reduction, probe)
     return penalty_of_sums(column_sums(h, h_previous, probe), coefficient, reduction, two_sided)
 
 
 def penalty_of_sums(sums: Tensor, coefficient: float, reduction: str, two_sided: bool = False) -> Tensor:
-    """:func:`lipschitz_penalty` of column sums (R, ...) that are known already."""
+    """:func:`lipschitz_penalty` of column sums (R, ...) that are known already, with settings that were checked."""
     excess = ((sums.abs() if two_sided else sums) - coefficient).clamp(min=0)
     if reduction == "norm":
         # the gradient of a norm at zero is NaN in a double backward: leave zero alone

@@ -58,7 +58,7 @@ def cell_state_dict(cell: torch.nn.Module, released: dict[str, Tensor]) -> dict[
 
     Raises:
         KeyError: naming every parameter that is missing or unknown.
-        ValueError: for an HGRUCell of another form. TypeError: for another cell.
+        ValueError: for an HGRUCell of another form, or naming a parameter of another size. TypeError: for another cell.
     """
     if isinstance(cell, ConvLSTMCell):
         return _conv_lstm(released)
@@ -70,6 +70,10 @@ def cell_state_dict(cell: torch.nn.Module, released: dict[str, Tensor]) -> dict[
         raise ValueError(f"released parameters have separate κ and γ and need an HGRUCell of form 'released', not {cell.form!r}")
     _compare_names(type(cell).__name__, names.keys(), released.keys() - set(unused))
     shapes = {name: parameter.shape for name, parameter in cell.named_parameters()}
+    for theirs, ours in names.items():
+        if released[theirs].numel() != shapes[ours].numel():
+            wrong = f"{theirs} of shape {tuple(released[theirs].shape)}, not {tuple(shapes[ours])}"
+            raise ValueError(f"released {type(cell).__name__}: {wrong}; see the cell's channels and kernel size")
     return {ours: released[theirs].reshape(shapes[ours]) for theirs, ours in names.items()}
 
 

@@ -111,5 +111,7 @@ def test_update_that_ignores_its_state_has_no_penalty():
 def test_bad_settings_are_named(arguments, named):
     with pytest.raises(ValueError, match=named):
         check_penalty(*arguments)
+    with pytest.raises(ValueError, match=named):
+        lipschitz_penalty(*[random((2, 3)).requires_grad_()] * 2, *arguments)
     with pytest.raises(ValueError, match="gaussian"):
         check_penalty(0.9, "norm", "gaussian")

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from rfpn.fixed_point import column_sums, implicit_gradient, iterate, lipschitz_penalty
 from rfpn.layers import ConvLSTMCell, GALAHGRUCell, HGRUCell, RecurrentLayer, cell_state_dict
+from rfpn.layers.released import _HGRU
 from tests.problems import assert_close, gradients
 
 ONE_STEP, MANY_STEPS = 1e-5, 1e-4
@@ -164,5 +165,8 @@ def test_names_that_are_missing_or_unknown_are_listed():
         cell_state_dict(HGRUCell(2, 3), {"beta": torch.zeros(2), "bn.0.weight": torch.zeros(2)})
     with pytest.raises(ValueError, match="form 'released', not 'printed'"):
         cell_state_dict(HGRUCell(2, 3, form="printed"), {})
+    names = dict.fromkeys(_HGRU, torch.zeros(2, 2, 1, 1))
+    with pytest.raises(ValueError, match=r"u1_gate.bias of shape \(2, 2, 1, 1\), not \(2,\)"):
+        cell_state_dict(HGRUCell(2, 3), names)
     with pytest.raises(TypeError, match="Conv2d"):
         cell_state_dict(nn.Conv2d(1, 1, 1), {})

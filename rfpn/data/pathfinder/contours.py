@@ -6,7 +6,7 @@ of dashes only, where array calls would cost more than the arithmetic.
 """
 
 import math
-from typing import Iterator, List, NamedTuple, Optional
+from typing import Iterator, NamedTuple
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class Scene(NamedTuple):
     order of their chains.
     """
 
-    dashes: List[Dash]
+    dashes: list[Dash]
     marker: tuple
 
 
@@ -57,7 +57,7 @@ class _Growth:
 
     def __init__(self, settings: PathfinderSettings, rng: np.random.Generator):
         self.settings = settings
-        self.dashes: List[Dash] = []
+        self.dashes: list[Dash] = []
         self.marker = (0.0, 0.0)
         self.left = CANDIDATES_PER_SAMPLE
         self.uniform = _uniforms(rng).__next__
@@ -90,7 +90,7 @@ class _Growth:
     def grow(self, contour: int, start: tuple, length: int) -> bool:
         """Adds a contour of ``length`` dashes whose first tip is ``start``; False, and nothing added, if stuck."""
         placed, dead_ends = len(self.dashes), 0
-        pending: List[list] = []  # for each dash of this contour, those that it came near to and must cross next
+        pending: list[list] = []  # for each dash of this contour, those that it came near to and must cross next
         while len(pending) < length:
             uncrossed = self._extend(contour, start, len(pending), pending[-1] if pending else [])
             if uncrossed is not None and not (uncrossed and len(pending) == length - 1):
@@ -105,7 +105,7 @@ class _Growth:
             del self.dashes[placed + keep :], pending[keep:]
         return True
 
-    def _extend(self, contour: int, start: tuple, step: int, pending: list) -> Optional[list]:
+    def _extend(self, contour: int, start: tuple, step: int, pending: list) -> list | None:
         """Adds the next dash; returns the dashes that it is near to without having crossed them, None if stuck."""
         for _ in range(TURNS_PER_DASH):
             dash = self._candidate(contour, start, step)
@@ -137,7 +137,7 @@ class _Growth:
         piece = self.half_piece
         return Dash(last.x + piece * (last.ux + ux), last.y + piece * (last.uy + uy), ux, uy, contour)
 
-    def _near(self, dash: Dash, step: int) -> Optional[List[int]]:
+    def _near(self, dash: Dash, step: int) -> list[int] | None:
         """None if ``dash`` cannot be placed, else the dashes of other contours that it is near enough to cross.
 
         Near means closer than the clearance, which only a crossing may be: there the two contours pass through one

@@ -1,7 +1,5 @@
 """Makes single Pathfinder samples in memory, each from its own stream of random numbers."""
 
-from typing import Tuple
-
 import numpy as np
 
 from rfpn.data.pathfinder.contours import Scene, draw_scene
@@ -13,7 +11,7 @@ DRAWS_PER_SAMPLE = 20  # a rare one misses the published share of target pixels 
 
 def generate_sample(
     length: int, seed: int, index: int, split: str = "train", **options
-) -> Tuple[np.ndarray, np.ndarray, dict]:
+) -> tuple[np.ndarray, np.ndarray, dict]:
     """Sample ``index`` of a split. The same arguments give the same sample, in any process and order.
 
     Args:

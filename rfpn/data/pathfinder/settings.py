@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import Optional
 
 SPLITS = ("train", "test")
 # Share of target pixels at half size, by length, in the logs of the published runs; samples keep within the tolerance.
@@ -33,8 +32,8 @@ class PathfinderSettings:
     marker_radius: float = 5.0
     start_distance: float = 27.0  # between the first dashes of the two long contours
     padding: int = 22  # margin of the image that no dash enters
-    distractors: Optional[int] = None  # short contours; None: 30 / (length / 3)
-    distractor_length: Optional[int] = None  # dashes in a short contour; None: length / 3
+    distractors: int | None = None  # short contours; None: 30 / (length / 3)
+    distractor_length: int | None = None  # dashes in a short contour; None: length / 3
     target_level: float = 0.7  # share of a pixel that a target stroke covers where the target is set
 
     def __post_init__(self):
@@ -99,7 +98,7 @@ class PathfinderSettings:
         return self.marker_radius + max(self.gap, self.touch_distance - self.thickness / 2)
 
     @property
-    def published_share(self) -> Optional[float]:
+    def published_share(self) -> float | None:
         """Share of target pixels at half size in the published set with these settings; None if there is none."""
         return PUBLISHED_SHARE.get(self.length) if self == PathfinderSettings(self.length) else None
 
