@@ -116,7 +116,9 @@ def model_rows(arguments: argparse.Namespace):
         step = _train_step(cfg, batches)
         images = list(itertools.islice(Trainer.build_test_loader(cfg, cfg.DATASETS.TEST[0]), 8))
         with _storage():
-            training = measure(step.run_step, device, max(arguments.repeats, len(batches)))
+            # RoIs are sampled anew each time: CUDA graphs for their numbers are to be there before times count
+            warmup = 3 * len(batches) if device.type == "cuda" else 1
+            training = measure(step.run_step, device, max(arguments.repeats, warmup, len(batches)), warmup)
         model = step.model.eval()
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=step.amp_dtype is not None):
             inference = measure(lambda: [model(image) for image in images], device, arguments.repeats)

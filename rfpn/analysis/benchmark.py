@@ -75,9 +75,10 @@ def _options(method: str, steps: int, terms: int) -> dict:
     return {"steps": steps, "gradient": "rbp", "neumann_terms": terms, "lipschitz": method == "crbp"}
 
 
-def measure(run: Callable[[], object], device: torch.device, repeats: int) -> Measurement:
-    """Run once for compilation and caches, then ``repeats`` times."""
-    run()
+def measure(run: Callable[[], object], device: torch.device, repeats: int, warmup: int = 1) -> Measurement:
+    """Run ``warmup`` times for compilation and caches, then ``repeats`` times."""
+    for _ in range(warmup):
+        run()
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.synchronize(device)

@@ -152,6 +152,7 @@ def draw_state_space(path: str, spaces: dict[str, StateSpace], components: int =
         path: PNG file. components: of the distances. sample: index of the one whose way is drawn.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullLocator
 
     columns = len(spaces) + 1
     figure = Figure(figsize=(3.2 * columns, 3.2), layout="constrained")
@@ -162,7 +163,12 @@ def draw_state_space(path: str, spaces: dict[str, StateSpace], components: int =
         axes[-1].ecdf(distances(space, components).after, label=name)
     lines = [line.get_xdata()[1:] for line in axes[-1].lines]
     wide = max(line.max() for line in lines) > 20 * max(min(np.median(line) for line in lines), 1e-9)
-    axes[-1].set(xlabel="distance from t = N to T", ylabel="share of samples", xscale="log" if wide else "linear")
+    axes[-1].set(xlabel="distance from t = N to T", ylabel="share of samples")
+    if wide:
+        axes[-1].set_xscale("log")
+        axes[-1].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes[-1].xaxis.set_major_formatter("{x:g}")
+        axes[-1].xaxis.set_minor_locator(NullLocator())
     axes[-1].legend(fontsize="small")
     figure.savefig(path, dpi=100)
 

@@ -181,8 +181,12 @@ class RecurrentLayer(nn.Module):
         if self._tolerance() > 0 or self.solver == "anderson":
             return self._run_until(self.form(x), x, steps)
         replayed = graphs.run(self, x, steps)
-        state, previous, penalty = self._run(x, steps) if replayed is None else (*replayed, replayed[0].new_zeros(()))
-        residual = relative_residual(state, previous)
+        if replayed is None:
+            state, previous, penalty = self._run(x, steps)
+            residual = relative_residual(state, previous)
+        else:
+            state, residual = replayed
+            penalty = state.new_zeros(())
         return self._output(state, penalty, torch.full_like(residual, steps, dtype=torch.int64), residual)
 
     def _run(self, x: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:

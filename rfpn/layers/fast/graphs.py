@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from rfpn.fixed_point import relative_residual
 from rfpn.layers.plain import PlainForm
 
 # with more RoIs the card is busy for longer than launches take
@@ -21,21 +22,22 @@ MOST_GRAPHS = 16
 
 
 class Captured(NamedTuple):
-    """A graph with its own memory: drive (B, C, H, W), channels last, and states (h_T, h_{T−1}), for a bucket of B RoIs.
+    """A graph with its own memory for a bucket of B RoIs: drive (B, C, H, W), channels last, state h_T, residual (B,).
 
     Replays belong on one stream, one after another: graphs of a cell share the memory that they work in.
     """
 
     graph: torch.cuda.CUDAGraph
     drive: Tensor
-    states: tuple[Tensor, Tensor]
+    state: Tensor
+    residual: Tensor
 
     def replay(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(h_T, h_{T−1}) for drive x (R, C, H, W), R ≤ B, in memory that no later replay touches."""
+        """(h_T, its residual) for drive x (R, C, H, W), R ≤ B, in memory that no later replay touches."""
         self.drive[: len(x)].copy_(x)
         self.drive[len(x) :].zero_()
         self.graph.replay()
-        return self.states[0][: len(x)].clone(), self.states[1][: len(x)].clone()
+        return self.state[: len(x)].clone(), self.residual[: len(x)].clone()
 
 
 class CellGraphs:
@@ -78,7 +80,7 @@ _graphs: WeakKeyDictionary[nn.Module, CellGraphs] = WeakKeyDictionary()
 
 
 def run(layer: nn.Module, x: Tensor, steps: int) -> tuple[Tensor, Tensor] | None:
-    """(h_T, h_{T−1}) of a :class:`rfpn.layers.RecurrentLayer` after T = ``steps`` from 0 on drive x (R, C, H, W).
+    """h_T (R, C, H, W) and ‖h_T − h_{T−1}‖/‖h_T‖ (R,) of a RecurrentLayer after T = ``steps`` from 0 on drive x (R, C, H, W).
 
     None where no graph can serve: see :func:`usable`, and where the cell has no fast form for x or capture fails.
     """
@@ -100,10 +102,11 @@ def usable(layer: nn.Module, x: Tensor) -> bool:
 
 
 def bucket(rois: int) -> int | None:
-    """The number of RoIs that a graph for ``rois`` takes: multiples of 16 up to 128, then of 64; None for no graph."""
+    """The number of RoIs that a graph for ``rois`` takes: multiples of 20 up to 100, then of 64; None for no graph."""
     if not 0 < rois <= MOST_ROIS:
         return None
-    unit = 16 if rois <= 128 else 64
+    # 100 is COCO's limit of detections an image
+    unit = 20 if rois <= 100 else 64
     return -(-rois // unit) * unit
 
 
@@ -142,9 +145,9 @@ def _capture(layer: nn.Module, x: Tensor, steps: int, pool) -> Captured | None:
             _steps(layer, drive, steps)
             # other threads may use the card meanwhile, as those that load data do
             with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
-                states = _steps(layer, drive, steps)
+                state, residual = _steps(layer, drive, steps)
         torch.cuda.current_stream().wait_stream(stream)
-    return Captured(graph, drive, states)
+    return Captured(graph, drive, state, residual)
 
 
 @lru_cache(maxsize=None)
@@ -154,7 +157,8 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def _steps(layer: nn.Module, drive: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """(h_T, h_{T−1}) by a form of its own, so that what this prepares is captured too."""
+    """(h_T, its residual) by a form of its own, so that what this prepares is captured too."""
     form = layer.form(drive)
     previous = form.iterate(drive, layer.initial_state(drive), steps - 1)
-    return form.iterate(drive, previous, 1), previous
+    state = form.iterate(drive, previous, 1)
+    return state, relative_residual(state, previous)

@@ -59,7 +59,7 @@ def test_cuda_graph_equals_single_steps(half, gradient, monkeypatch, captures):
             assert_close(found.residual, wanted.residual, 5e-2 if half else 1e-3, f"residual of {rois}")
             assert found.hidden.stride() == wanted.hidden.stride() and found.hidden.dtype == wanted.hidden.dtype
             assert torch.equal(found.steps, wanted.steps) and found.penalty == 0
-    assert len(captures) == 3 and not graphs._graphs[layer.cell].failed
+    assert len(captures) == 4 and not graphs._graphs[layer.cell].failed
 
 
 def test_cuda_graph_of_one_step_and_of_another_memory_format(monkeypatch):
@@ -96,21 +96,23 @@ def test_cuda_graph_sees_weights_changed_in_place_and_replaced(half, monkeypatch
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("gradient", ["rbp", "tbptt"])
 def test_cuda_training_with_graphs_equals_single_steps(gradient, half, monkeypatch, captures):
-    layers = [_layer(gradient=gradient, lipschitz=True, coefficient=0.0).train() for _ in range(2)]
-    optimizers = [torch.optim.SGD(layer.parameters(), 0.01) for layer in layers]
-    tolerance = 5e-2 if half else 1e-3
+    layer = _layer(gradient=gradient, lipschitz=True, coefficient=0.0).train()
+    optimizer = torch.optim.SGD(layer.parameters(), 0.01)
+
+    def gradients(x):
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            output = layer(x)
+        optimizer.zero_grad()
+        (output.hidden.square().mean() + output.penalty).backward()
+        return torch.cat([p.grad.flatten() for p in layer.parameters()])
+
     for rois in (7, 100, 7):
-        x, gradients = _drive(rois, seed=rois), []
-        for layer, optimizer, run in zip(layers, optimizers, (graphs.run, lambda *_: None)):
-            with monkeypatch.context() as patch, torch.autocast("cuda", torch.bfloat16, enabled=half):
-                patch.setattr(graphs, "run", run)
-                output = layer(x)
-            optimizer.zero_grad()
-            (output.hidden.square().sum() + output.penalty).backward()
-            gradients.append([p.grad.clone() for p in layer.parameters()])
-            optimizer.step()
-        for found, wanted in zip(*gradients):
-            assert_close(found, wanted, tolerance, f"gradient with {rois} RoIs")
+        x = _drive(rois, seed=rois)
+        with monkeypatch.context() as patch:
+            patch.setattr(graphs, "run", lambda *_: None)
+            wanted = gradients(x)
+        assert_close(gradients(x), wanted, 3e-2 if half else 1e-4, f"gradient with {rois} RoIs")
+        optimizer.step()
     assert len(captures) == 2
 
 
