@@ -112,6 +112,8 @@ def model_rows(arguments: argparse.Namespace):
     device, nan, baselines = torch.device(arguments.device), float("nan"), {}
     for path in arguments.configs:
         cfg = _config(path, arguments)
+        if not cfg.DATASETS.TEST:
+            raise ValueError(f"{path}: inference needs a data set in DATASETS.TEST")
         batches = _batches(cfg, 4)
         step = _train_step(cfg, batches)
         images = list(itertools.islice(Trainer.build_test_loader(cfg, cfg.DATASETS.TEST[0]), 8))
@@ -188,8 +190,10 @@ def _config(path: str, arguments: argparse.Namespace):
 
 def _batches(cfg, count: int) -> list:
     """The same training batches for every configuration."""
+    from rfpn.data.build import check_datasets
     from rfpn.engine.trainer import Trainer
 
+    check_datasets(cfg)
     return list(itertools.islice(Trainer.build_train_loader(cfg, seed=0), count))
 
 
