@@ -4,14 +4,13 @@ import torch
 from torch import Tensor
 
 REDUCTIONS = ("mean_square", "sum_square", "norm")
-PROBES = ("ones", "rademacher")
+PROBES = ("ones", "sample_signs", "rademacher")
 
 
 def column_sums(h: Tensor, h_previous: Tensor, probe: str = "ones") -> Tensor:
     """1ᵀJ with J = ∂h/∂h_previous, by one vector-Jacobian product that can be differentiated again.
 
-    With ``probe="rademacher"`` the vector of ones is replaced by random signs, so that entries of opposite sign do
-    not cancel systematically.
+    Other probes replace the vector of ones (:func:`probe_vector`).
 
     Args:
         h: (R, ...) state after a step. h_previous: (R, ...) the state before it.
@@ -24,11 +23,22 @@ def column_sums(h: Tensor, h_previous: Tensor, probe: str = "ones") -> Tensor:
 
 
 def probe_vector(h: Tensor, probe: str = "ones") -> Tensor:
-    """The vector that :func:`column_sums` multiplies J with from the left, like ``h``."""
+    """The vector that :func:`column_sums` multiplies J with from the left, like ``h``.
+
+    ``ones``: the paper's. ``sample_signs``: a random sign for each sample. Where a norm has the statistics of the batch,
+    the sum of its output over the batch is constant, so ones see nothing of what passes through it. ``rademacher``: a
+    random sign for each element, so that entries of opposite sign do not cancel systematically.
+    """
     if probe == "ones":
         return torch.ones_like(h)
+    if probe == "sample_signs":
+        return torch.ones_like(h) * _signs(h.new_empty((len(h),) + (1,) * (h.dim() - 1)))
     # contiguous: the same signs whatever order h has in memory
-    return torch.randint_like(h, 2, memory_format=torch.contiguous_format) * 2 - 1
+    return _signs(h)
+
+
+def _signs(like: Tensor) -> Tensor:
+    return torch.randint_like(like, 2, memory_format=torch.contiguous_format) * 2 - 1
 
 
 def lipschitz_penalty(

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from rfpn.fixed_point import check_penalty, column_sums, lipschitz_penalty
+from rfpn.fixed_point import check_penalty, column_sums, lipschitz_penalty, probe_vector
 from rfpn.fixed_point.lipschitz import REDUCTIONS
 from tests.problems import LinearCell, TanhCell, random
 
@@ -47,6 +47,21 @@ def test_E10_random_signs_see_what_ones_do_not():
     # signs agree (sums 0) or differ (sums 4 and -4) with equal chance: mean of (0, 0, 3.1², 0)
     value = lipschitz_penalty(h, previous, probe="rademacher").item()
     assert 0.2 * 3.1**2 < value < 0.3 * 3.1**2
+
+
+def test_E10_sample_signs_see_what_a_norm_over_the_batch_hides_from_ones():
+    torch.manual_seed(0)
+    previous = random((200, 2)).requires_grad_()
+    h = 3 * (previous - previous.mean(dim=0))
+    assert lipschitz_penalty(h, previous, probe="ones", two_sided=True) == 0
+    # ±3 but for the mean of the signs, which is at most a few tenths
+    value = lipschitz_penalty(h, previous, probe="sample_signs", two_sided=True).item()
+    assert 0.9 * 2.1**2 < value < 1.1 * 2.1**2
+
+
+def test_E10_sample_signs_are_one_for_each_sample():
+    vector = probe_vector(random((40, 3, 2)), "sample_signs")
+    assert (vector == vector[:, :1, :1]).all() and set(vector.flatten().tolist()) == {-1.0, 1.0}
 
 
 def test_E10_column_sums():

@@ -16,6 +16,7 @@ METHODS = {
     "c-bptt": {"gradient": "bptt", "lipschitz": True, "coefficient": 0.0},
     "c-rbp": {"gradient": "rbp", "lipschitz": True, "coefficient": 0.0},
     "c-rbp, signs": {"gradient": "rbp", "lipschitz": True, "coefficient": 0.0, "probe": "rademacher"},
+    "c-rbp, sample signs": {"gradient": "rbp", "lipschitz": True, "coefficient": 0.0, "probe": "sample_signs"},
     "equilibrium": {"solver": "anderson", "adjoint": "solve"},
 }
 SHAPES = {"hgru": (3, 4, 9, 12), "gala": (3, 64, 5, 6)}
