@@ -44,6 +44,8 @@ def parse_args(argv=None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if not args.benchmark and (args.length is None or args.split is None or args.num is None):
         parser.error("--length, --split and --num are required")
+    if args.num is not None and args.num < 1:
+        parser.error(f"--num must be 1 or more, got {args.num}")
     return args
 
 

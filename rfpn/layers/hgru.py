@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rfpn.layers.checks import check_sizes
+from rfpn.layers.checks import check_setting, check_sizes
 from rfpn.layers.gates import GALAGate, channel_scale, gate_bias_start, widened
 
 FORMS = ("released", "printed")
@@ -43,8 +43,7 @@ class HGRUCell(nn.Module):
         """
         super().__init__()
         check_sizes("hGRU", channels, kernel_size)
-        if form not in FORMS:
-            raise ValueError(f"hGRU form must be one of {', '.join(FORMS)}, got {form!r}")
+        check_setting("hGRU form", form, FORMS)
         self.channels = channels
         self.state_channels = channels
         self.form = form

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rfpn.fixed_point import relative_residual
 from rfpn.layers import ConvLSTMCell, HGRUCell, RecurrentLayer
+from rfpn.layers.checks import Range, check_setting
 from rfpn.layers.filters import pathfinder_filter_bank
 from rfpn.modeling.feedforward import FeedforwardLayers
 from rfpn.modeling.losses import focal_loss
@@ -76,15 +77,13 @@ class PathfinderNet(nn.Module):
     def from_config(cls, cfg) -> dict:
         """Arguments from a config. Raises ValueError naming the key that cannot work."""
         node, recurrent = cfg.MODEL.PATHFINDER, cfg.MODEL.RECURRENT
-        for key, value, allowed in (
+        for key, value, rule in (
             ("PATHFINDER.LAYER", node.LAYER, LAYERS),
             ("PATHFINDER.LOSS", node.LOSS, LOSSES),
+            ("PATHFINDER.CHANNELS", node.CHANNELS, Range(1, 25, whole=True)),
             ("RECURRENT.CELL", recurrent.CELL, CELLS),
         ):
-            if value not in allowed:
-                raise ValueError(f"MODEL.{key} must be one of {', '.join(allowed)}, got {value!r}")
-        if not 1 <= node.CHANNELS <= 25:
-            raise ValueError(f"MODEL.PATHFINDER.CHANNELS must be 1 to 25, got {node.CHANNELS}")
+            check_setting(f"MODEL.{key}", value, rule)
         if node.FOCAL_GAMMA != 0 and not node.FOCAL_GAMMA >= 1:
             raise ValueError(f"MODEL.PATHFINDER.FOCAL_GAMMA must be 0 or at least 1, got {node.FOCAL_GAMMA}")
         if node.SUPERVISE_ALL_STEPS and (node.LAYER, recurrent.GRADIENT) != ("recurrent", "bptt"):
@@ -139,11 +138,13 @@ class PathfinderNet(nn.Module):
         Also under autocast: squares of half precision lose too much.
 
         Raises:
-            ValueError: the images are not grey, or not of one size.
+            ValueError: the images are not grey, not of one size, or one pixel in all.
         """
         sizes = {tuple(x["image"].shape) for x in batched_inputs}
         if len(sizes) != 1 or len(size := sizes.pop()) != 3 or size[0] != 1:
             raise ValueError("PathfinderNet needs grey images (1, H, W) of one size; see INPUT.PATHFINDER_SIZE")
+        if len(batched_inputs) * size[1] * size[2] == 1:
+            raise ValueError("PathfinderNet cannot normalise a single pixel; see INPUT.PATHFINDER_SIZE")
         images = torch.stack([x["image"] for x in batched_inputs]).to(self.device).to(self.filters.weight.dtype) / 255
         with torch.autocast(self.device.type, enabled=False):
             return self.filters(images).square()

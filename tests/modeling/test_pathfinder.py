@@ -160,7 +160,7 @@ def test_feedforward_control_trains_and_has_no_time_course():
         (["MODEL.PATHFINDER.LOSS", "dice"], "MODEL.PATHFINDER.LOSS must be one of focal, cross_entropy"),
         (["MODEL.RECURRENT.CELL", "gru"], "MODEL.RECURRENT.CELL must be one of hgru, conv_lstm"),
         (["MODEL.RECURRENT.KERNEL_SIZE", 4], "MODEL.RECURRENT.KERNEL_SIZE must be odd"),
-        (["MODEL.PATHFINDER.CHANNELS", 26], "MODEL.PATHFINDER.CHANNELS must be 1 to 25"),
+        (["MODEL.PATHFINDER.CHANNELS", 26], "MODEL.PATHFINDER.CHANNELS must be at most 25"),
         (["MODEL.PATHFINDER.FOCAL_GAMMA", 0.5], "MODEL.PATHFINDER.FOCAL_GAMMA must be 0 or at least 1"),
         (["MODEL.PATHFINDER.SUPERVISE_ALL_STEPS", True], "needs LAYER 'recurrent' and RECURRENT.GRADIENT 'bptt'"),
         (["MODEL.PATHFINDER.LAYER", "feedforward"], "MODEL.RECURRENT.LIPSCHITZ.WEIGHT must be 0"),
@@ -177,3 +177,6 @@ def test_images_of_unequal_size_or_colour_are_refused():
         small_net()(batch(1, 20) + batch(1, 22))
     with pytest.raises(ValueError, match="grey"):
         small_net()([{"image": torch.zeros(3, 8, 8), "sem_seg": torch.zeros(8, 8)}])
+    with pytest.raises(ValueError, match="single pixel"):
+        small_net()(batch(1, 1))
+    assert small_net()(batch(2, 1))["loss_segmentation"].isfinite()

@@ -36,6 +36,8 @@ def test_missing_and_wrong_arguments_are_named(tmp_path):
     assert "--length, --split and --num are required" in prepare("--length", 14)[2]
     code, _, err = prepare("--length", 14, "--split", "train", "--num", 1, "--distractor-length", "4.7")
     assert code == 2 and "invalid int value" in err
+    code, _, err = prepare("--benchmark", "--num", -5)
+    assert code == 2 and "--num must be 1 or more, got -5" in err
 
 
 def test_benchmark_prints_milliseconds_a_sample():
