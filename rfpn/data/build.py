@@ -3,15 +3,19 @@
 from detectron2.config import CfgNode
 from detectron2.data import (
     DatasetCatalog,
+    DatasetFromList,
+    MapDataset,
     MetadataCatalog,
     build_detection_test_loader,
     get_detection_dataset_dicts,
 )
+from detectron2.data.samplers import InferenceSampler
 from torch.utils.data import DataLoader
 
 from rfpn.data.batches import build_positioned_loader
 from rfpn.data.check import check_categories, check_class_counts, check_files, check_metadata, check_same_classes
 from rfpn.data.mapper import PanopticMapper
+from rfpn.data.packing import PackedLoader
 from rfpn.data.pathfinder.loader import build_pathfinder_test_loader
 from rfpn.data.pathfinder.mapper import PathfinderMapper
 from rfpn.data.records import check_label_maps, check_masks, load_records, training_records
@@ -72,8 +76,12 @@ def build_test_loader(cfg: CfgNode, dataset_name: str):
     mapper = build_mapper(cfg, dataset_name, is_train=False)
     if cfg.MODEL.LOAD_PROPOSALS:
         return build_detection_test_loader(cfg, dataset_name, mapper=mapper)
-    # given the records, Detectron2 draws no histogram of instances, which fails on sets of stuff alone
-    return build_detection_test_loader(records, mapper=mapper, num_workers=cfg.DATALOADER.NUM_WORKERS)
+    return PackedLoader(
+        MapDataset(DatasetFromList(records, copy=False), mapper),
+        batch_size=1,
+        sampler=InferenceSampler(len(records)),
+        num_workers=cfg.DATALOADER.NUM_WORKERS,
+    )
 
 
 def _check_dataset(cfg: CfgNode, name: str, needs_panoptic: bool) -> None:

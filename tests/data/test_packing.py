@@ -41,3 +41,16 @@ def test_loader_yields_lists_of_samples(workers):
     batches = list(PackedLoader(samples, batch_size=2, num_workers=workers))
     assert [len(batch) for batch in batches] == [2, 2, 1]
     _assert_same([sample for batch in batches for sample in batch], samples)
+
+
+def test_workers_without_shared_memory_end_in_one_line(monkeypatch):
+    """PyTorch's own workers tell nobody, and the main process waits for ever."""
+
+    class Full:
+        @staticmethod
+        def dumps(batch):
+            raise RuntimeError("unable to allocate shared memory(shm): No space left on device (28)")
+
+    monkeypatch.setattr("rfpn.data.packing.ForkingPickler", Full)
+    with pytest.raises(OSError, match="no shared memory .*No space left.*DATALOADER.NUM_WORKERS 0"):
+        list(PackedLoader([_sample(0)], num_workers=1, multiprocessing_context="fork"))
