@@ -35,19 +35,20 @@ logger = logging.getLogger("rfpn")
 
 # rows of the sheet that shows the steps of several pictures
 _SHEET_ROWS = 8
+_LARGEST_SIDE = 4096
 
 
+@one_line_errors()
 def main(args) -> int:
     """Draw everything; returns 1 if anything had to be left out, else 0."""
     setup_logger(name="rfpn", abbrev_name="rfpn")
-    with one_line_errors():
-        steps = parse_steps(args.steps) if args.steps else []
-        files, problems = find_media(args.input)
-        targets = output_paths(files, args.output)
-        overlays = load_overlays(args)
-        if steps and not overlays[0].recurrent:
-            raise ValueError(f"--steps needs a recurrent model, {args.config_file} is {overlays[0].title}")
-        os.makedirs(args.output, exist_ok=True)
+    steps = parse_steps(args.steps) if args.steps else []
+    files, problems = find_media(args.input)
+    targets = output_paths(files, args.output)
+    overlays = load_overlays(args)
+    if steps and not overlays[0].recurrent:
+        raise ValueError(f"--steps needs a recurrent model, {args.config_file} is {overlays[0].title}")
+    os.makedirs(args.output, exist_ok=True)
     draw = Drawer(overlays, steps, args.side)
     problems += draw_pictures(draw, {path: targets[path] for path in files if not is_video(path)}, args.output)
     for path in filter(is_video, files):
@@ -161,7 +162,7 @@ def parse_args(words: list[str] | None = None):
     parser.add_argument("--config-file", required=True, metavar="FILE")
     parser.add_argument("--weights", metavar="FILE", help="checkpoint (default: MODEL.WEIGHTS)")
     parser.add_argument("--input", nargs="+", required=True, help="pictures, folders, globs, videos")
-    parser.add_argument("--output", default="output/pictures", help="folder (default: output/pictures)")
+    parser.add_argument("--output", type=os.path.expanduser, default="output/pictures", help="folder (default: output/pictures)")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--compare", nargs=2, metavar=("CONFIG", "WEIGHTS"), help="a second model to show beside it")
     shown.add_argument("--steps", help="show the prediction after these steps, e.g. 1,5,10,20")
@@ -169,8 +170,8 @@ def parse_args(words: list[str] | None = None):
     parser.add_argument("--side", type=int, default=320, help="shorter side of pictures in pixels, at least (320)")
     parser.add_argument("opts", nargs=argparse.REMAINDER, help="KEY VALUE overrides of the configuration")
     args = parser.parse_args(words)
-    if args.max_frames < 1 or args.side < 1:
-        parser.error("--max-frames and --side must be at least 1")
+    if args.max_frames < 1 or not 1 <= args.side <= _LARGEST_SIDE:
+        parser.error(f"--max-frames must be at least 1, --side in [1, {_LARGEST_SIDE}]")
     keys = [index for index, word in enumerate(args.input) if word.isupper() and word.split(".")[0] in get_cfg()]
     if keys:
         args.input, args.opts = args.input[: keys[0]], args.input[keys[0] :] + args.opts

@@ -31,12 +31,12 @@ _SHOWN_STEPS = 24
 _SIDE = 288
 
 
+@one_line_errors()
 def main(args) -> None:
     """Read the run, predict its samples, write the page."""
     setup_logger(name="rfpn", abbrev_name="rfpn")
-    with one_line_errors():
-        steps = parse_steps(args.steps) if args.steps else None
-        run = read_run(args.run)
+    steps = parse_steps(args.steps) if args.steps else None
+    run = read_run(args.run)
     output = args.output or os.path.join(args.run, "report.html")
     overlay, samples, reason = sample_run(run, args, steps)
     content = page.build_page(
@@ -51,10 +51,9 @@ def main(args) -> None:
             "Configuration": page.configuration_html(run),
         },
     )
-    with one_line_errors():
-        os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
-        with open(output, "w", encoding="utf-8") as file:
-            file.write(content)
+    os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
+    with open(output, "w", encoding="utf-8") as file:
+        file.write(content)
     logger.info("written to %s (%.1f MB)", output, os.path.getsize(output) / 1e6)
 
 

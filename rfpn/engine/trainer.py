@@ -1,5 +1,6 @@
 """Detectron2's training loop with this project's models, data and evaluators."""
 
+import logging
 import os
 import weakref
 
@@ -75,9 +76,14 @@ class Trainer(DefaultTrainer):
         """
         if comm.is_main_process():
             self.checkpointer.remove_partial()
-        resumes = resume and self.checkpointer.has_checkpoint()
+        begun = self.checkpointer.has_checkpoint()
+        if begun and not resume:
+            logging.getLogger("rfpn").warning(
+                "OUTPUT_DIR %s holds a run: this one overwrites its checkpoints and adds to its log; --resume goes on with it",
+                self.cfg.OUTPUT_DIR,
+            )
         super().resume_or_load(resume)
-        if resumes and any(self.checkpointer.incompatible):
+        if begun and resume and any(self.checkpointer.incompatible):
             self._refuse(f"it is of another model: {self.checkpointer.summary()}")
         if resume and comm.is_main_process():
             cut_log(os.path.join(self.cfg.OUTPUT_DIR, "metrics.json"), self.start_iter)

@@ -1,5 +1,7 @@
 """The trainer refuses checkpoints of other runs on resuming, in one line."""
 
+import logging
+
 import pytest
 
 from rfpn.engine.setup import load_cfg
@@ -34,6 +36,13 @@ def test_a_checkpoint_of_another_configuration_is_not_resumed(folder, overrides,
     trainer = build(folder, *overrides)
     with pytest.raises(ValueError, match=f"the last checkpoint in {folder} cannot be resumed, {words}.*without --resume"):
         trainer.resume_or_load()
+
+
+def test_a_run_in_the_folder_of_another_says_so(folder, tmp_path, caplog):
+    for place, said in ((folder, True), (tmp_path, False)):
+        with caplog.at_level(logging.WARNING, logger="rfpn"):
+            build(place).resume_or_load(resume=False)
+        assert (f"OUTPUT_DIR {place} holds a run" in caplog.text) == said
 
 
 def test_schedule_and_precision_may_change_on_resuming(folder):

@@ -144,6 +144,20 @@ def test_wrong_arguments_give_one_line(runs, photos, tmp_path, capsys, name, wor
     assert message in line and not (tmp_path / "out").exists()
 
 
+def test_a_picture_that_cannot_be_written_is_named(runs, photos, tmp_path, capsys):
+    (tmp_path / "a.png").mkdir()
+    with pytest.raises(SystemExit) as end:
+        run(runs, "rfpn", [photos / "a.png"], tmp_path)
+    assert end.value.code == 2
+    assert f"error: {tmp_path / 'a.png'}: could not be written" in capsys.readouterr().err.splitlines()
+
+
+def test_pictures_that_would_fill_the_memory_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        demo.parse_args(["--config-file", "c", "--input", "a.png", "--side", "100000"])
+    assert "--side in [1, 4096]" in capsys.readouterr().err
+
+
 def test_overrides_may_follow_the_inputs():
     args = demo.parse_args(["--config-file", "c", "--input", "a.png", "B.PNG", "MODEL.DEVICE", "cpu"])
     assert args.input == ["a.png", "B.PNG"] and args.opts == ["MODEL.DEVICE", "cpu"]
