@@ -65,7 +65,8 @@ class HGRUCell(nn.Module):
         self.gate_excitation.bias.data.copy_(-bias)
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
-        """One step: drive x (N, C, H, W), state h (N, C, H, W) -> next state (N, C, H, W)."""
+        """One step: drive x (N, C, H, W), state h (N, C, H, W) -> next state (N, C, H, W); ValueError for other shapes."""
+        _check_drive(self.channels, x, h)
         g1 = torch.sigmoid(widened(self.gate_inhibition, h))
         c1 = self.norm_inhibition(widened(self.inhibition, h * g1))
         s = F.softplus(x - F.softplus(c1 * (self.alpha * h + self.mu)))
@@ -123,13 +124,23 @@ class GALAHGRUCell(nn.Module):
         self.gate_excitation.bias.data.copy_(-bias)
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
-        """One step: drive x (R, C, H, W), state h (R, C, H, W) -> next state (R, C, H, W)."""
+        """One step: drive x (R, C, H, W), state h (R, C, H, W) -> next state (R, C, H, W); ValueError for other shapes."""
+        _check_drive(self.channels, x, h)
         g1 = torch.sigmoid(self.gate_inhibition(h))
         c1 = self.norm_inhibition(widened(self.inhibition, h * g1))
         s = F.softplus(x - c1 * (self.alpha * h + self.mu))
         g2 = torch.sigmoid(widened(self.gate_excitation, s))
         candidate = F.softplus(self.norm_excitation(widened(self.excitation, s)))
         return (1 - g2) * h + g2 * candidate
+
+
+def _check_drive(channels: int, x: Tensor, h: Tensor) -> None:
+    # a drive of one channel, or without batch, would be broadcast without a word
+    if x.dim() != 4 or x.shape[1] != channels or h.shape != x.shape:
+        raise ValueError(
+            f"hGRU of {channels} channels needs a drive (N, {channels}, H, W) and a state like it, "
+            f"got {tuple(x.shape)} and {tuple(h.shape)}"
+        )
 
 
 def _batch_statistics_norm(channels: int, start: float) -> nn.BatchNorm2d:

@@ -119,3 +119,10 @@ def test_conv_lstm_state_is_hidden_and_cell():
 def test_bad_settings_are_named(build, named):
     with pytest.raises(ValueError, match=named):
         build()
+
+
+@pytest.mark.parametrize("cell", [HGRUCell(8, 3), GALAHGRUCell(8, groups=2)], ids=["pathfinder", "mask_head"])
+@pytest.mark.parametrize("shape", [(2, 1, 6, 5), (2, 3, 6, 5), (8, 8, 5)])
+def test_drives_of_another_shape_are_not_broadcast(cell, shape):
+    with pytest.raises(ValueError, match=r"hGRU of 8 channels needs a drive \(N, 8, H, W\)"):
+        RecurrentLayer(cell, 2)(torch.rand(shape))
