@@ -19,6 +19,8 @@ from rfpn.layers.plain import PlainForm
 MOST_ROIS = 512
 # of a cell; its buckets for one shape of RoIs are fewer
 MOST_GRAPHS = 16
+# of a cell's weights: where they lie elsewhere at every call, captures would cost more than they save
+MOST_MOVES = 20
 
 
 class Captured(NamedTuple):
@@ -46,18 +48,21 @@ class CellGraphs:
     def __init__(self):
         self.graphs: OrderedDict[tuple, Captured | None] = OrderedDict()
         self.weights: tuple = ()
+        self.moves = 0
         self.failed = False
 
     def find(self, key: tuple, weights: tuple, capture: Callable) -> Captured | None:
         """The graph for ``key``; if it is new, from ``capture``: (memory pool or None) -> graph or None.
 
-        All graphs are dropped once ``weights`` (:func:`placement`) change, and for good after a RuntimeError in ``capture``.
+        All graphs are dropped once ``weights`` (:func:`placement`) change, and for good after MOST_MOVES such changes or a
+        RuntimeError in ``capture``.
         """
-        if self.failed:
-            return None
         if weights != self.weights:
             self.graphs.clear()
             self.weights = weights
+            self.moves += 1
+        if self.failed or self.moves > MOST_MOVES:
+            return None
         if key not in self.graphs:
             while len(self.graphs) >= MOST_GRAPHS:
                 self.graphs.popitem(last=False)
@@ -96,9 +101,9 @@ def usable(layer: nn.Module, x: Tensor) -> bool:
     if not (layer.fast == "auto" and not torch.is_grad_enabled() and x.is_cuda and x.dim() == 4 and bucket(len(x))):
         return False
     cell = layer.cell
-    # hooks want to see the cell called
+    # hooks want to see the cell called; a replica of DataParallel lives for one call
     unfit = getattr(cell, "batch_statistics", False) or cell._forward_hooks or cell._forward_pre_hooks
-    return not unfit and not torch.cuda.is_current_stream_capturing()
+    return not (unfit or getattr(cell, "_is_replica", False) or torch.cuda.is_current_stream_capturing())
 
 
 def bucket(rois: int) -> int | None:

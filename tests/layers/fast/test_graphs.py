@@ -108,6 +108,13 @@ def test_replaced_weights_drop_all_graphs_and_their_pool():
     assert list(cache.graphs) == [2]
 
 
+def test_weights_that_keep_moving_end_graphs_of_the_cell():
+    cache, made = graphs.CellGraphs(), []
+    found = [_find(cache, 1, (place,), made) for place in range(graphs.MOST_MOVES + 5)]
+    assert all(found[: graphs.MOST_MOVES]) and not any(found[graphs.MOST_MOVES :])
+    assert len(made) == graphs.MOST_MOVES and not cache.graphs
+
+
 def test_a_drive_without_fast_form_is_remembered():
     cache, made = graphs.CellGraphs(), []
     for _ in range(2):
@@ -141,6 +148,9 @@ def test_usable_without_grad_alone(monkeypatch):
         hooked = _layer()
         hooked.cell.register_forward_hook(lambda *_: None)
         assert not graphs.usable(hooked, x)
+        replica = _layer()
+        replica.cell._is_replica = True
+        assert not graphs.usable(replica, x)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
         assert not graphs.usable(layer, x)
 
