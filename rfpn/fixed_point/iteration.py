@@ -37,7 +37,7 @@ def relative_residual(new: Tensor, old: Tensor) -> Tensor:
     difference, norm = sample_norm(new.detach() - old.detach()), sample_norm(new.detach())
     tiny = torch.finfo(norm.dtype).tiny
     # a state of 1e20 has an infinite norm in float32: over it, any difference would look settled
-    return torch.where(norm.isfinite(), difference / norm.clamp(min=tiny), float("nan"))
+    return (difference / norm.clamp(min=tiny)).masked_fill(~norm.isfinite(), float("nan"))
 
 
 def iterate(update: Update, x: Tensor, h: Tensor, steps: int) -> Tensor:
