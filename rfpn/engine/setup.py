@@ -70,8 +70,10 @@ def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
         if not os.path.isfile(config_file):
             raise FileNotFoundError(f"--config-file {path} does not exist")
         try:
-            cfg.merge_from_file(config_file)
-        except (AssertionError, AttributeError, TypeError, yaml.YAMLError) as error:  # what a broken file raises
+            # by default Detectron2 runs Python that a file holds
+            cfg.merge_from_file(config_file, allow_unsafe=False)
+        # what a broken file raises
+        except (AssertionError, AttributeError, RecursionError, TypeError, UnicodeError, yaml.YAMLError) as error:
             raise ValueError(f"--config-file {path} is no configuration: {error}") from None
     try:
         cfg.merge_from_list(overrides)

@@ -55,13 +55,27 @@ def test_faults_of_the_program_keep_their_traceback():
         ("just words", "no configuration"),
         ("\0", "no configuration"),
         ("_BASE_: [1]", "no configuration"),
+        ("_BASE_: broken.yaml", "no configuration"),
+        ("OUTPUT_DIR: \udcfc", "no configuration"),
     ],
 )
 def test_a_broken_file_is_named(tmp_path, content, words):
     path = tmp_path / "broken.yaml"
-    path.write_text(content)
+    path.write_text(content, errors="surrogateescape")
     with pytest.raises(ValueError, match=words):
         load_cfg(str(path), [])
+
+
+@pytest.mark.parametrize("base", ["", "_BASE_"])
+def test_python_in_a_file_is_refused_and_does_not_run(tmp_path, base):
+    path, trace = tmp_path / "foreign.yaml", tmp_path / "trace"
+    path.write_text(f"SEED: !!python/object/apply:os.system ['touch {trace}']")
+    if base:
+        path = tmp_path / "on_top.yaml"
+        path.write_text("_BASE_: foreign.yaml")
+    with pytest.raises(ValueError, match=f"{path} is no configuration: .*python/object"):
+        load_cfg(str(path), [])
+    assert not trace.exists()
 
 
 def test_an_odd_number_of_overrides_is_an_error():
