@@ -34,4 +34,4 @@ def register_builtin(root: str) -> None:
     register_builtin_pathfinder(root)
 
 
-register_builtin(os.getenv("DETECTRON2_DATASETS", "datasets"))
+register_builtin(os.path.expanduser(os.getenv("DETECTRON2_DATASETS", "datasets")))

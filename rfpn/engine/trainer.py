@@ -34,6 +34,7 @@ class Trainer(DefaultTrainer):
             ValueError, KeyError, OSError: naming the key, data set or file at fault.
         """
         TrainerBase.__init__(self)
+        _check_scaling(cfg)
         cfg = self.auto_scale_workers(cfg, comm.get_world_size())
         check_norms(cfg)
         check_datasets(cfg)
@@ -141,6 +142,15 @@ class Trainer(DefaultTrainer):
     def build_evaluator(cls, cfg, dataset_name, output_folder=None):
         """Evaluators by the data set's ``evaluator_type``."""
         return build_evaluator(cfg, dataset_name, output_folder)
+
+
+def _check_scaling(cfg: CfgNode) -> None:
+    images, processes = cfg.SOLVER.IMS_PER_BATCH, cfg.SOLVER.REFERENCE_WORLD_SIZE
+    if processes and images % processes:
+        raise ValueError(
+            f"SOLVER.IMS_PER_BATCH {images} is not for SOLVER.REFERENCE_WORLD_SIZE {processes} processes; set the latter to 0 "
+            "to take batch size, learning rate and schedule as they are written"
+        )
 
 
 def _groups(optimizer_state: dict) -> list:

@@ -71,6 +71,8 @@ class HGRUMaskHead(BaseMaskRCNNHead):
             )
         if node.KERNEL_SIZE < 0 or node.KERNEL_SIZE and node.KERNEL_SIZE % 2 == 0:
             raise ValueError(f"MODEL.RECURRENT.KERNEL_SIZE must be odd, or 0 for 3, got {node.KERNEL_SIZE}")
+        if head.CONV_DIM < 1:
+            raise ValueError(f"MODEL.ROI_MASK_HEAD.CONV_DIM must be at least 1, got {head.CONV_DIM}")
         return {
             **super().from_config(cfg, input_shape),
             "input_channels": channels,
@@ -108,5 +110,8 @@ class HGRUMaskHead(BaseMaskRCNNHead):
 
 def _readout_norm(name: str, channels: int) -> nn.Module:
     # Detectron2's own synchronised norm also takes zero RoIs on some or all processes, and runs on CPU
-    norm = get_norm("naiveSyncBN_N" if name == "SyncBN" else name, channels)
+    try:
+        norm = get_norm("naiveSyncBN_N" if name == "SyncBN" else name, channels)
+    except KeyError:
+        raise ValueError(f"MODEL.ROI_MASK_HEAD.NORM {name!r} is no norm that Detectron2 knows") from None
     return nn.Identity() if norm is None else norm

@@ -38,6 +38,11 @@ def test_a_checkpoint_of_another_configuration_is_not_resumed(folder, overrides,
         trainer.resume_or_load()
 
 
+def test_a_batch_that_does_not_scale_is_named(tmp_path):
+    with pytest.raises(ValueError, match="IMS_PER_BATCH 4 is not for SOLVER.REFERENCE_WORLD_SIZE 10 processes; set .* 0"):
+        build(tmp_path, "SOLVER.IMS_PER_BATCH", 4, "SOLVER.REFERENCE_WORLD_SIZE", 10)
+
+
 def test_a_run_in_the_folder_of_another_says_so(folder, tmp_path, caplog):
     for place, said in ((folder, True), (tmp_path, False)):
         with caplog.at_level(logging.WARNING, logger="rfpn"):

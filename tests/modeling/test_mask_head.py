@@ -163,6 +163,8 @@ def test_copies_of_the_released_cell_must_agree(reference):
         (["MODEL.RECURRENT.NORM_GROUPS", "24"], "MODEL.RECURRENT.NORM_GROUPS"),
         (["MODEL.RECURRENT.GRADIENT", "magic"], "MODEL.RECURRENT.GRADIENT"),
         (["MODEL.RECURRENT.KERNEL_SIZE", "4"], "MODEL.RECURRENT.KERNEL_SIZE"),
+        (["MODEL.ROI_MASK_HEAD.CONV_DIM", "0"], "MODEL.ROI_MASK_HEAD.CONV_DIM"),
+        (["MODEL.ROI_MASK_HEAD.NORM", "none"], "MODEL.ROI_MASK_HEAD.NORM 'none' is no norm"),
     ],
 )
 def test_a_value_that_cannot_work_is_named(override, key):
