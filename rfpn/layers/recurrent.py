@@ -122,16 +122,15 @@ class RecurrentLayer(nn.Module):
 
         Raises:
             ValueError: naming the setting that is out of range, or two that exclude each other.
+            TypeError: the cell is no module.
         """
         super().__init__()
         self.cell = cell
         self.steps = steps
         self.test_steps = steps if test_steps is None else test_steps
         self.test_tolerance = test_tolerance
-        self.solver = solver
-        self.solver_tolerance = solver_tolerance
-        self.gradient = gradient
-        self.window = window
+        self.solver, self.solver_tolerance = solver, solver_tolerance
+        self.gradient, self.window = gradient, window
         self.adjoint = adjoint
         self.neumann_terms = neumann_terms
         self.neumann_tolerance = neumann_tolerance
@@ -141,6 +140,8 @@ class RecurrentLayer(nn.Module):
         self.fast = fast
         self.diagnostics: dict[str, Tensor] = {}
         check_options({name: getattr(self, name) for name in RULES})
+        if not isinstance(cell, nn.Module):
+            raise TypeError(f"RecurrentLayer cell must be a module, made already, got {cell!r}")
 
     def initial_state(self, x: Tensor) -> Tensor:
         """h_0 = 0 for drive x (R, C, H, W), in x's type; under autocast in float32 or wider, as all states then are."""
@@ -153,8 +154,10 @@ class RecurrentLayer(nn.Module):
         return self.cell.hidden(state) if hasattr(self.cell, "hidden") else state
 
     def step(self, x: Tensor, state: Tensor) -> Tensor:
-        """One step of the cell, in the state's type. Raises ValueError if the cell changes the state's shape."""
+        """One step of the cell, in the state's type. Raises TypeError or ValueError if the cell returns no state like it."""
         new = self.cell(x, state)
+        if not isinstance(new, Tensor):
+            raise TypeError(f"{type(self.cell).__name__} must return the next state, a tensor, not {type(new).__name__}")
         if new.shape != state.shape:
             raise ValueError(
                 f"{type(self.cell).__name__} turned a state of shape {tuple(state.shape)} into {tuple(new.shape)}: "
@@ -178,6 +181,7 @@ class RecurrentLayer(nn.Module):
         """Drive x (R, C, H, W) -> :class:`RecurrentOutput`; R may be 0."""
         self.diagnostics = {}
         steps = self.steps if self.training else self.test_steps
+        check_setting("RecurrentLayer steps", steps, RULES["steps"])  # may have been set since
         if self._tolerance() > 0 or self.solver == "anderson":
             return self._run_until(self.form(x), x, steps)
         replayed = graphs.run(self, x, steps)

@@ -187,6 +187,24 @@ def test_state_may_have_its_own_channels():
         output.hidden.sum().backward()
 
 
+def test_cells_that_are_none_are_named():
+    class Pair(torch.nn.Module):
+        def forward(self, x, state):
+            return state, state
+
+    with pytest.raises(TypeError, match="Pair must return the next state, a tensor, not tuple"):
+        RecurrentLayer(Pair(), 2)(torch.rand(1, 2, 3, 3))
+    with pytest.raises(TypeError, match="cell must be a module, made already, got <class"):
+        RecurrentLayer(Pair, 2)
+
+
+def test_steps_set_later_are_checked():
+    layer = RecurrentLayer(HGRUCell(2, 3), 2)
+    layer.steps = 0
+    with pytest.raises(ValueError, match="RecurrentLayer steps must be at least 1, got 0"):
+        layer(torch.rand(1, 2, 3, 3))
+
+
 def test_cell_that_changes_the_shape_is_named():
     with pytest.raises(ValueError, match=r"Growing .*\(2, 3, 5, 5\) into \(2, 6, 5, 5\).*state_channels"):
 
