@@ -1,7 +1,7 @@
 """Faster forms of the cells, chosen automatically and never required; the plain forms are their reference.
 
 A fast form is made for one forward pass by :func:`bind` and offers what :class:`rfpn.layers.plain.PlainForm` does:
-``step``, ``iterate`` and ``record``.
+``step``, ``iterate``, ``record`` and ``neumann_series``.
 """
 
 import functools
