@@ -139,8 +139,9 @@ def model_title(cfg: CfgNode) -> str:
 
 
 def enlargement(image: np.ndarray, side: int = 320) -> float:
-    """Scale that brings an image's shorter side to ``side`` pixels; 1 where it is longer already."""
-    return max(1.0, side / min(image.shape[:2]))
+    """Scale that brings an image's shorter side to ``side`` pixels, its longer one at most to 4,096; never below 1."""
+    height, width = image.shape[:2]
+    return max(1.0, min(side / min(height, width), 4096 / max(height, width)))
 
 
 def _class_names(cfg: CfgNode) -> Metadata:

@@ -93,6 +93,7 @@ def test_models_are_named_by_what_they_are(config, title):
 def test_small_images_are_enlarged_and_large_ones_left():
     assert enlargement(np.zeros((160, 200, 3))) == 2.0
     assert enlargement(np.zeros((800, 1000, 3))) == 1.0
+    assert enlargement(np.zeros((1, 2048, 3))) == 2.0 and enlargement(np.zeros((1, 9000, 3))) == 1.0
 
 
 @pytest.mark.parametrize("image", [np.zeros((8, 8), np.uint8), np.zeros((8, 8, 4), np.uint8), np.zeros((8, 8, 3))])

@@ -98,7 +98,7 @@ def read_metrics(path: str) -> dict[str, Series]:
             try:
                 row = json.loads(line)
                 iteration = row.pop("iteration")
-            except (ValueError, KeyError, AttributeError):
+            except (ValueError, KeyError, AttributeError, TypeError):
                 broken += 1
                 continue
             for name, value in row.items():

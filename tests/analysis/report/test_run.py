@@ -40,13 +40,13 @@ def test_scores_of_several_data_sets_keep_their_names(tmp_path):
 
 def test_D5_a_resumed_run_with_a_broken_line(tmp_path, caplog):
     lines = [json.dumps(row) for row in ROWS]
-    text = "\n".join([*lines[:2], lines[1][:20], json.dumps({"iteration": 39, "total_loss": 1.5}), "", lines[2]])
+    text = "\n".join([*lines[:2], lines[1][:20], "[1]", json.dumps({"iteration": 39, "total_loss": 1.5}), "", lines[2]])
     (tmp_path / "metrics.json").write_text(text)
     with caplog.at_level(logging.WARNING, logger="rfpn"):
         logging.getLogger("rfpn").propagate = True
         series = read_metrics(str(tmp_path / "metrics.json"))
     assert series["total_loss"] == ([19, 39], [3.0, 1.5]) and series["loss_mask"] == ([19, 39], [1.0, 0.5])
-    assert "left out 1 broken lines" in caplog.text
+    assert "left out 2 broken lines" in caplog.text
 
 
 def test_settings_that_differ_from_the_defaults(tmp_path):
