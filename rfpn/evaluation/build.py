@@ -2,10 +2,12 @@
 
 import os
 
+import numpy as np
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 from detectron2.evaluation import COCOEvaluator, DatasetEvaluator, DatasetEvaluators, SemSegEvaluator
 
+from rfpn.data.images import read_label_map
 from rfpn.evaluation.convergence import ConvergenceEvaluator
 from rfpn.evaluation.panoptic import PanopticEvaluator
 from rfpn.evaluation.pathfinder import PathfinderEvaluator
@@ -32,6 +34,8 @@ def build_evaluator(cfg: CfgNode, dataset_name: str, output_folder: str | None =
     evaluators = []
     if kind in ("sem_seg", "coco_panoptic_seg") and cfg.MODEL.META_ARCHITECTURE != "GeneralizedRCNN":
         evaluators.append(SemSegEvaluator(dataset_name, distributed=True, output_dir=folder))
+        # upstream's main branch reads label maps in a way that NumPy 2 refuses; 0.6 does not look at this attribute
+        evaluators[-1].sem_seg_loading_fn = _read_labels
     # a set of stuff alone has no instances to score
     if kind in ("coco", "coco_panoptic_seg") and metadata.get("thing_classes") != []:
         tasks = ("bbox", "segm") if cfg.MODEL.MASK_ON else ("bbox",)
@@ -42,3 +46,7 @@ def build_evaluator(cfg: CfgNode, dataset_name: str, output_folder: str | None =
     if not evaluators:
         raise ValueError(f"data set {dataset_name}: no evaluator for evaluator_type {kind!r}")
     return DatasetEvaluators([*evaluators, convergence])
+
+
+def _read_labels(path: str, dtype: type) -> np.ndarray:
+    return read_label_map(path).astype(dtype)

@@ -1,10 +1,12 @@
 """Evaluators follow the data set's evaluator_type."""
 
+import numpy as np
 import pytest
 import torch
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.evaluation import COCOEvaluator, DatasetEvaluators, SemSegEvaluator
 
+from rfpn.data.images import read_label_map
 from rfpn.data.panoptic import register_panoptic_folder
 from rfpn.data.scenes.dataset import write_scenes
 from rfpn.data.scenes.render import SceneOptions
@@ -39,6 +41,23 @@ def test_panoptic_sets_get_all_three(cfg, tmp_path, monkeypatch):
     monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))
     name = registered(tmp_path / "all", CATEGORIES, mixed_layouts())
     assert kinds(build_evaluator(cfg, name)) == [SemSegEvaluator, COCOEvaluator, PanopticEvaluator, ConvergenceEvaluator]
+
+
+@pytest.mark.parametrize("road_as, miou", [(2, 100), (1, 50)])
+def test_semantic_scores_read_the_label_maps(cfg, tmp_path, monkeypatch, road_as, miou):
+    """Perfect predictions, and ones that take road for sky: IoU of things 100, sky 50, road 0. Void does not count."""
+    monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))
+    layout = [(40, (0, 0, 64, 20), 0), (90, (0, 20, 64, 40), 0), (7, (0, 40, 32, 48), 0)]
+    name = registered(tmp_path / f"semantic_{road_as}", CATEGORIES, [layout])
+    evaluator = build_evaluator(cfg, name)._evaluators[0]
+    evaluator.reset()
+    (record,) = DatasetCatalog.get(name)
+    labels = read_label_map(record["sem_seg_file_name"]).astype(np.int64)
+    assert np.unique(labels).tolist() == [0, 1, 2, 255]
+    predicted = np.choose(np.minimum(labels, 3), [0, 1, road_as, 0])
+    one_hot = torch.nn.functional.one_hot(torch.from_numpy(predicted), 3).permute(2, 0, 1)
+    evaluator.process([record], [{"sem_seg": one_hot}])
+    assert evaluator.evaluate()["sem_seg"]["mIoU"] == pytest.approx(miou)
 
 
 def test_a_set_of_stuff_alone_has_no_instance_scores(cfg, tmp_path, monkeypatch):

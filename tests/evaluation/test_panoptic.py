@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from detectron2.data import DatasetCatalog
-from detectron2.evaluation import COCOPanopticEvaluator, SemSegEvaluator
+from detectron2.evaluation import COCOPanopticEvaluator
 from detectron2.modeling.meta_arch.panoptic_fpn import combine_semantic_and_instance_outputs
 from detectron2.structures import Instances
 from PIL import Image
@@ -156,16 +156,6 @@ def test_agrees_with_detectron2s_evaluator(tiny):
             evaluator.process([record], [output])
         results.append(evaluator.evaluate()["panoptic_seg"])
     assert results[0] == pytest.approx(results[1])
-
-
-def test_semantic_evaluator_finds_what_it_needs(tiny):
-    evaluator = SemSegEvaluator(tiny, distributed=False)
-    evaluator.reset()
-    for record in DatasetCatalog.get(tiny):
-        labels = torch.from_numpy(np.minimum(read_label_map(record["sem_seg_file_name"]), 2).astype(np.int64))
-        one_hot = torch.nn.functional.one_hot(labels, 3).permute(2, 0, 1)
-        evaluator.process([record], [{"sem_seg": one_hot}])
-    assert evaluator.evaluate()["sem_seg"]["mIoU"] == pytest.approx(100)
 
 
 def test_predictions_are_kept_where_asked(tiny, tmp_path):
