@@ -14,7 +14,7 @@ from rfpn.engine.checkpoint import cut_log
 
 JOB = Path(__file__).with_name("killed_runs.py")
 # what a run's own process tells, not its training
-OF_THE_PROCESS = ("time", "data_time", "eta_seconds", "process")
+OF_THE_PROCESS = ("time", "data_time", "rank_data_time", "eta_seconds", "process")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 import copy
 import math
 
-import numpy as np
 import pytest
 import torch
 from detectron2.data import DatasetCatalog
