@@ -104,13 +104,16 @@ def _sampler(cfg: CfgNode, records: list) -> Callable[[int], Sampler]:
     if name == "TrainingSampler":
         return lambda seed: TrainingSampler(len(records), seed=seed)
     if name == "RepeatFactorTrainingSampler":
-        threshold = cfg.DATALOADER.REPEAT_THRESHOLD
-        factors = RepeatFactorTrainingSampler.repeat_factors_from_category_frequency(records, threshold)
+        node = cfg.DATALOADER
+        # a setting of upstream's main branch
+        root = {"sqrt": node.REPEAT_SQRT} if "REPEAT_SQRT" in node else {}
+        factors = RepeatFactorTrainingSampler.repeat_factors_from_category_frequency(records, node.REPEAT_THRESHOLD, **root)
         return lambda seed: RepeatFactorTrainingSampler(factors, seed=seed)
     if name == "RandomSubsetTrainingSampler":
         subset = partial(RandomSubsetTrainingSampler, len(records), cfg.DATALOADER.RANDOM_SUBSET_RATIO)
         return lambda seed: subset(seed_shuffle=seed, seed_subset=seed)
-    raise ValueError(f"DATALOADER.SAMPLER_TRAIN must be one of Detectron2's training samplers, got {name!r}")
+    names = "TrainingSampler, RepeatFactorTrainingSampler, RandomSubsetTrainingSampler"
+    raise ValueError(f"DATALOADER.SAMPLER_TRAIN must be one of {names}, got {name!r}")
 
 
 def _aspect_ratio_groups(records: list) -> list[int]:

@@ -55,6 +55,18 @@ def test_every_epoch_is_a_new_permutation_and_every_sample_has_its_own_numbers()
     assert take(loader(seed=2)) != take(loader(seed=1))
 
 
+def test_repeat_factors_without_the_square_root():
+    """Two of ten records have a class of frequency 0.2: under a threshold of 0.6 they come three times an epoch."""
+    cfg = get_cfg()
+    if "REPEAT_SQRT" not in cfg.DATALOADER:
+        pytest.skip("Detectron2 0.6 has no DATALOADER.REPEAT_SQRT")
+    cfg.DATALOADER.SAMPLER_TRAIN, cfg.DATALOADER.REPEAT_THRESHOLD = "RepeatFactorTrainingSampler", 0.6
+    cfg.DATALOADER.NUM_WORKERS, cfg.DATALOADER.ASPECT_RATIO_GROUPING, cfg.SOLVER.IMS_PER_BATCH = 0, False, 14
+    cfg.DATALOADER.REPEAT_SQRT = False
+    (epoch,) = take(build_positioned_loader(cfg, records(), draw, 1), 1)
+    assert sorted(index for index, *_ in epoch) == [0, 1, 2, 3, 3, 3, 4, 5, 6, 7, 7, 7, 8, 9]
+
+
 def test_workers_change_nothing():
     alone = take(loader())
     several = loader(workers=2)
