@@ -185,7 +185,9 @@ def _measure_training(cfg, checkpointed=False, *, batches: list, arguments: argp
 def _config(path: str, arguments: argparse.Namespace):
     from rfpn.engine.setup import load_cfg
 
-    return load_cfg(path, [*arguments.opts, "MODEL.DEVICE", arguments.device])
+    # a sweep of memory evaluates nothing
+    tests = ["DATASETS.TEST", "()"] if arguments.job == "memory" else []
+    return load_cfg(path, [*arguments.opts, "MODEL.DEVICE", arguments.device, *tests])
 
 
 def _batches(cfg, count: int) -> list:

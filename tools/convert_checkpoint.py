@@ -51,7 +51,7 @@ def convert(args) -> None:
         raise ValueError(f"{os.path.abspath(args.input)} names no released recurrent mask head")
     try:
         converted = convert_released(state, head_of(model))
-    except RuntimeError as error:  # a cell of another width
+    except (RuntimeError, ValueError) as error:  # a cell of another width
         raise ValueError(f"{os.path.abspath(args.input)}: shapes do not fit the configuration ({error})") from None
     wanted = model.state_dict()
     wrong = [name for name in converted if name in wanted and wanted[name].shape != converted[name].shape]
