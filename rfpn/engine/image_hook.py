@@ -5,10 +5,6 @@ from detectron2.engine import HookBase
 from detectron2.utils.events import get_event_storage
 from torch.nn.parallel import DistributedDataParallel
 
-from rfpn.analysis.figures import side_by_side
-from rfpn.analysis.overlay import build_overlay
-from rfpn.analysis.samples import draw_samples
-
 
 class PredictionImages(HookBase):
     """At every evaluation, puts image, ground truth and prediction of each test set's first images into the storage.
@@ -40,6 +36,11 @@ class PredictionImages(HookBase):
     def _draw(self) -> None:
         if self._cfg.TEST.LOG_IMAGES == 0:
             return
+        # libraries that draw take half a second to import, which an error at the start need not wait for
+        from rfpn.analysis.figures import side_by_side
+        from rfpn.analysis.overlay import build_overlay
+        from rfpn.analysis.samples import draw_samples
+
         model = self.trainer.model
         overlay = build_overlay(model.module if isinstance(model, DistributedDataParallel) else model, self._cfg)
         for dataset in self._cfg.DATASETS.TEST:
