@@ -11,7 +11,7 @@ from torch import nn
 
 from rfpn.analysis.figures import draw_contour, draw_instances, draw_panoptic, draw_semantic
 from rfpn.analysis.time_course import step_outputs
-from rfpn.analysis.unrolling import has_recurrent_layer
+from rfpn.analysis.unrolling import has_recurrent_layer, is_pathfinder
 from rfpn.evaluation.panoptic import visible_segments
 from rfpn.layers import RecurrentLayer
 
@@ -21,7 +21,7 @@ _BATCH = 32
 
 def build_overlay(model: nn.Module, cfg: CfgNode) -> "Overlay":
     """What predicts and draws with ``model``, built from ``cfg`` and on its device."""
-    kind = ContourOverlay if cfg.MODEL.META_ARCHITECTURE == "PathfinderNet" else SegmentationOverlay
+    kind = ContourOverlay if is_pathfinder(cfg) else SegmentationOverlay
     return kind(model, cfg)
 
 
@@ -128,7 +128,7 @@ class ContourOverlay(Overlay):
 
 def model_title(cfg: CfgNode) -> str:
     """Architecture and, where it is recurrent, gradient method and steps of training, as "R-FPN, C-RBP 20"."""
-    recurrent, pathfinder = cfg.MODEL.RECURRENT, cfg.MODEL.META_ARCHITECTURE == "PathfinderNet"
+    recurrent, pathfinder = cfg.MODEL.RECURRENT, is_pathfinder(cfg)
     if not has_recurrent_layer(cfg):
         if pathfinder:
             return f"feedforward, {cfg.MODEL.PATHFINDER.FEEDFORWARD_LAYERS} layers"

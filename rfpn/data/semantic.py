@@ -15,6 +15,7 @@ import pycocotools.mask as mask_util
 from PIL import Image
 
 from rfpn.data.annotations import IGNORE_LABEL, Categories, read_panoptic_json, split_categories
+from rfpn.data.files import whole_file
 from rfpn.data.images import read_image, read_label_map
 from rfpn.data.panoptic_png import index_segments, read_panoptic_png
 
@@ -162,9 +163,8 @@ def _write_label_map(path: str, labels: np.ndarray) -> bool:
         except ValueError:
             pass  # damaged: made anew
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}.{os.getpid()}.tmp"
-    Image.fromarray(labels).save(temporary, format="PNG", compress_level=1)
-    os.replace(temporary, path)
+    with whole_file(path) as temporary:
+        Image.fromarray(labels).save(temporary, format="PNG", compress_level=1)
     return True
 
 
@@ -179,7 +179,5 @@ def _write_instances_json(path: str, content: dict, categories: Categories, resu
 def write_json(path: str, content: dict) -> None:
     """Writes a JSON file in one step: it is either complete or not there."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    temporary = f"{path}.{os.getpid()}.tmp"
-    with open(temporary, "w") as f:
+    with whole_file(path) as temporary, open(temporary, "w") as f:
         json.dump(content, f)
-    os.replace(temporary, path)

@@ -8,17 +8,16 @@ import json
 import multiprocessing
 import os
 import signal
-from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Iterator
 
 import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
 from rfpn.data.annotations import read_json
+from rfpn.data.files import whole_file
 from rfpn.data.pathfinder.generator import generate_sample
 from rfpn.data.pathfinder.settings import SPLITS, PathfinderSettings
 
@@ -152,24 +151,10 @@ def _flat(manifest: dict) -> dict:
 
 
 def _write_png(path: Path, array: np.ndarray):
-    with _whole(path) as temporary:
+    with whole_file(path) as temporary:
         Image.fromarray(array).save(temporary, "PNG", compress_level=1)
 
 
 def _write_json(path: Path, content: dict):
-    with _whole(path) as temporary:
+    with whole_file(path) as temporary:
         temporary.write_text(json.dumps(content, indent=2) + "\n")
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """A path to write to that becomes ``path`` at the end and is gone after an error. Raises OSError naming ``path``."""
-    temporary = path.with_name(path.name + ".part")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    except OSError as error:
-        # a write to a file that is open fails without its name
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
