@@ -45,7 +45,8 @@ class FastHGRU(FastForm):
     """An :class:`rfpn.layers.HGRUCell` made ready for one forward pass on drives of one shape.
 
     Everything that depends on the weights alone (transforms of the kernels) is computed once, here. Works in float32,
-    or float64 where the drive is; autocast changes nothing. What it records can be differentiated once.
+    or float64 where the drive is. Under bfloat16 autocast J's factors are kept in bfloat16, which halves what transposed
+    products read most; all else stays as it is. What it records can be differentiated once.
     """
 
     recorded = _Recorded
@@ -65,6 +66,9 @@ class FastHGRU(FastForm):
             self.weights = _weights(cell)
             # the margins of both stay zero: stages write samples only
             self._gated, self._s = (x.new_zeros(shape, dtype=spectral.complex_dtype(x.dtype)) for _ in range(2))
+        device = x.device.type
+        half = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
+        self._factor_dtype = torch.bfloat16 if half else x.dtype
         self.stages, self.adjoint_stages = hgru_stages, hgru_adjoint_stages
         if available(x):
             from rfpn.layers.fast import hgru_adjoint_triton, hgru_triton
@@ -88,7 +92,9 @@ class FastHGRU(FastForm):
         """The step from h with its Jacobian."""
         x, h = x.contiguous(), h.contiguous()
         made = self._own_step(x, h)
-        state, factors = self.stages.linearize(made.z1, made.m1, made.z2, made.m2, made.s, x, h, self.weights)
+        state, factors = self.stages.linearize(
+            made.z1, made.m1, made.z2, made.m2, made.s, x, h, self.weights, self._factor_dtype
+        )
         gains = (self.weights.scale1 * made.m1.rstd, self.weights.scale2 * made.m2.rstd)
         return Linearization(state, factors, gains, made, self)
 

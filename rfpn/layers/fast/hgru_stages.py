@@ -99,9 +99,9 @@ def update(z2: Tensor, m2: Moments, s_canvas: Tensor, h: Tensor, w: Weights, can
 
 
 def linearize(
-    z1: Tensor, m1: Moments, z2: Tensor, m2: Moments, s_canvas: Tensor, x: Tensor, h: Tensor, w: Weights
+    z1: Tensor, m1: Moments, z2: Tensor, m2: Moments, s_canvas: Tensor, x: Tensor, h: Tensor, w: Weights, dtype: torch.dtype
 ) -> tuple[Tensor, Factors]:
-    """The next state and the factors of the Jacobian at (x, h)."""
+    """The next state and the factors of the Jacobian at (x, h), kept in ``dtype``."""
     s, n1, n2 = unpack(s_canvas, h), _normalise(unpack(z1, h), m1), _normalise(unpack(z2, h), m2)
     g1 = torch.sigmoid(_mix(w.gate1, h) + _column(w.bias1))
     c1 = n1 * _column(w.scale1) + _column(w.shift1)
@@ -123,7 +123,7 @@ def linearize(
         gate1=g1,
         slope1=h * g1 * (1 - g1),
     )
-    return F.softplus(mixed) if w.outer else mixed, factors
+    return F.softplus(mixed) if w.outer else mixed, Factors(*(factor.to(dtype) for factor in factors))
 
 
 def product_sums(v: Tensor, factor: Tensor, z: Tensor) -> Tensor:

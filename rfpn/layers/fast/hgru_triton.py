@@ -53,10 +53,10 @@ def update(z2: Tensor, m2: Moments, s_canvas: Tensor, h: Tensor, w: Weights, can
 
 
 def linearize(
-    z1: Tensor, m1: Moments, z2: Tensor, m2: Moments, s_canvas: Tensor, x: Tensor, h: Tensor, w: Weights
+    z1: Tensor, m1: Moments, z2: Tensor, m2: Moments, s_canvas: Tensor, x: Tensor, h: Tensor, w: Weights, dtype: torch.dtype
 ) -> tuple[Tensor, Factors]:
     """The next state and J's factors, (N, C, H, W) each. See :func:`rfpn.layers.fast.hgru_stages.linearize`."""
-    out, factors = torch.empty_like(h), h.new_empty((len(Factors._fields), *h.shape))
+    out, factors = torch.empty_like(h), h.new_empty((len(Factors._fields), *h.shape), dtype=dtype)
     launch(
         kernels.linearize_kernel, h, s_canvas, words(z1), *m1, words(z2), *m2, words(s_canvas), x, h, out, *factors,
         *w[:13], len(h), OUTER=w.outer, block=16, warps=4,
