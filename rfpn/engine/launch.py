@@ -42,10 +42,12 @@ def launch(main: Callable, args) -> None:
         _join(place)
         try:
             main(args)
-        finally:
+        except BaseException:
+            # NCCL's end waits for processes that wait for this one; once this process has gone, its launcher ends them
             if dist.get_backend() == "gloo":
-                time.sleep(_GLOO_ENDS)
-            dist.destroy_process_group()
+                _leave()
+            raise
+        _leave()
         return
     spawn(main, args.num_gpus, args.num_machines, args.machine_rank, args.dist_url, (args,), timeout=TIMEOUT)
 
@@ -87,6 +89,12 @@ def _first_host(environment) -> str:
     if "[" not in nodes:
         return nodes.split(",")[0]
     return subprocess.check_output(["scontrol", "show", "hostnames", nodes], text=True).split()[0]
+
+
+def _leave() -> None:
+    if dist.get_backend() == "gloo":
+        time.sleep(_GLOO_ENDS)
+    dist.destroy_process_group()
 
 
 def _join(place: Place) -> None:

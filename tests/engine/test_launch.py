@@ -1,11 +1,13 @@
 """Where a process stands in a job that torchrun or SLURM started."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from rfpn.engine.launch import Place, check_gpus, find_place
+from rfpn.engine import launch as module
+from rfpn.engine.launch import Place, check_gpus, find_place, launch
 
 
 def test_no_launcher():
@@ -32,3 +34,20 @@ def test_more_gpus_than_there_are(monkeypatch):
     with pytest.raises(ValueError, match="--num-gpus 2 but this machine has 0"):
         check_gpus(SimpleNamespace(num_gpus=2, num_machines=1))
     check_gpus(SimpleNamespace(num_gpus=1, num_machines=1))
+
+
+@pytest.mark.parametrize("backend, error, ends", [("nccl", True, 0), ("nccl", False, 1), ("gloo", True, 1), ("gloo", False, 1)])
+def test_a_process_that_failed_does_not_wait_for_the_others(monkeypatch, backend, error, ends):
+    def main(_):
+        if error:
+            raise RuntimeError("on purpose")
+
+    ended = []
+    monkeypatch.setattr(module, "find_place", lambda _: Place(1, 2, 1, 2, "env://"))
+    monkeypatch.setattr(module, "_join", lambda _: None)
+    monkeypatch.setattr(module, "_GLOO_ENDS", 0)
+    monkeypatch.setattr(module.dist, "get_backend", lambda: backend)
+    monkeypatch.setattr(module.dist, "destroy_process_group", lambda: ended.append(True))
+    with pytest.raises(RuntimeError, match="on purpose") if error else nullcontext():
+        launch(main, None)
+    assert len(ended) == ends
