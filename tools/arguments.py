@@ -32,6 +32,14 @@ def png_file(word: str) -> Path:
     return output_file(word)
 
 
+def named_file(word: str) -> tuple[str, str]:
+    """Name and path of NAME=FILE. Raises ValueError."""
+    name, separator, path = word.partition("=")
+    if not separator:
+        raise ValueError(f"{word}: needs NAME=FILE")
+    return name, path
+
+
 def read_json(path: str):
     """What a JSON file holds. Raises OSError or ValueError naming it."""
     return _parsed(path, Path(path).read_text(encoding="utf-8"))

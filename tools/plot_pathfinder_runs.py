@@ -9,7 +9,7 @@ import argparse
 
 from matplotlib.figure import Figure
 
-from arguments import png_file, positive, read_json_lines, usage_errors
+from arguments import named_file, png_file, positive, read_json_lines, usage_errors
 
 PANELS = {"pathfinder/IoU": "IoU on the test set", "total_loss": "training loss", "recurrent/residual": "residual"}
 
@@ -32,9 +32,9 @@ def read_logs(words: list[str]) -> dict[str, list[dict]]:
     """Rows of each NAME=FILE by name. Raises OSError or ValueError naming the file or argument at fault."""
     logs = {}
     for word in words:
-        name, separator, path = word.partition("=")
-        if not separator or name in logs:
-            raise ValueError(f"--log {word}: needs NAME=FILE, each name once")
+        name, path = named_file(word)
+        if name in logs:
+            raise ValueError(f"--log {word}: each name once")
         logs[name] = read_json_lines(path)
     return logs
 

@@ -1,0 +1,35 @@
+"""tools/tabulate_runs.py: means over seeds from logs."""
+
+import json
+import sys
+
+import pytest
+import tabulate_runs
+
+
+def _log(folder, name, *rows):
+    path = folder / name
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return path
+
+
+def _run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["tabulate_runs.py", *map(str, arguments)])
+    tabulate_runs.main()
+
+
+def test_last_values_their_mean_and_deviation(tmp_path, monkeypatch, capsys):
+    first = _log(tmp_path, "1.json", {"iteration": 0, "loss_mask": 0.7}, {"iteration": 1, "loss_mask": 0.2, "PQ": 50.0})
+    second = _log(tmp_path, "2.json", {"iteration": 1, "loss_mask": 0.4, "PQ": 52.0})
+    logs = ["--log", f"a={first}", "--log", f"a={second}", "--log", f"b={second}"]
+    _run(monkeypatch, *logs, "--scores", "PQ,loss_mask,residual")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| run | runs | PQ | loss_mask | residual |"
+    assert lines[2:] == ["| a | 2 | 51.0 ± 1.4 | 0.3 ± 0.14 |  |", "| b | 1 | 52.0 | 0.4 |  |"]
+
+
+def test_wrong_arguments_are_named(tmp_path, monkeypatch, capsys):
+    for word, message in ((str(tmp_path), "needs NAME=FILE"), (f"a={tmp_path / 'none.json'}", "none.json")):
+        with pytest.raises(SystemExit) as end:
+            _run(monkeypatch, "--log", word)
+        assert end.value.code == 2 and message in capsys.readouterr().err

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""Final scores of runs from their logs as a Markdown table: mean and standard deviation over the logs of one name.
+
+    python tools/tabulate_runs.py --log FPN=docs/results/panoptic/scenes20k_fpn_seed1.json \\
+        --log FPN=docs/results/panoptic/scenes20k_fpn_seed2.json --scores panoptic_seg/PQ,segm/AP,loss_mask
+"""
+
+import argparse
+from statistics import mean, stdev
+
+from arguments import named_file, read_json_lines, usage_errors
+
+SCORES = "panoptic_seg/PQ,panoptic_seg/PQ_th,panoptic_seg/PQ_st,segm/AP,loss_mask,recurrent/residual"
+
+
+def main() -> None:
+    """Read the logs and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--log", action="append", required=True, metavar="NAME=FILE", help="metrics.json of a run, repeatable")
+    parser.add_argument("--scores", default=SCORES, help=f"columns, with commas between (default: {SCORES})")
+    arguments = parser.parse_args()
+    scores = arguments.scores.split(",")
+    with usage_errors(parser):
+        runs: dict[str, list[dict]] = {}
+        for name, path in map(named_file, arguments.log):
+            runs.setdefault(name, []).append(last_values(path))
+    print(table(runs, scores))
+
+
+def last_values(path: str) -> dict[str, float]:
+    """The last value of each scalar in a log. Raises OSError or ValueError naming it."""
+    values: dict[str, float] = {}
+    for row in read_json_lines(path):
+        values.update(row)
+    return values
+
+
+def table(runs: dict[str, list[dict[str, float]]], scores: list[str]) -> str:
+    """Markdown: a row for each name, a column for each score; empty where no log of the name has it."""
+    rows = [["run", "runs", *scores], ["---"] * (len(scores) + 2)]
+    for name, logs in runs.items():
+        rows.append([name, str(len(logs)), *(cell([log[score] for log in logs if score in log]) for score in scores)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def cell(values: list[float]) -> str:
+    """Mean ± standard deviation (n − 1); the value alone where there is one."""
+    if not values:
+        return ""
+    style = ".1f" if abs(mean(values)) >= 10 else ".2g"
+    spread = f" ± {stdev(values):{style}}" if len(values) > 1 else ""
+    return f"{mean(values):{style}}{spread}"
+
+
+if __name__ == "__main__":
+    main()
