@@ -29,6 +29,9 @@ def _add_recurrent(cfg: CN) -> None:
     node.CELL = "hgru"
     # T, steps of processing in training; at least 1.
     node.STEPS = 20
+    # In training, up to so many steps more, drawn anew for each batch: the state must then be the answer at all of them
+    # (docs/results/pathfinder.md). Needs SOLVER "steps".
+    node.EXTRA_STEPS = 0
     # Steps in evaluation; 0 takes STEPS.
     node.TEST_STEPS = 0
     # Evaluation stops a sample once its relative residual is at most this; 0 runs all steps.

@@ -25,6 +25,7 @@ SMALL = st.floats(0, 2)
 LIKELY = {
     "MODEL.RECURRENT.CELL": st.sampled_from(["hgru", "conv_lstm"]),
     "MODEL.RECURRENT.STEPS": COUNT,
+    "MODEL.RECURRENT.EXTRA_STEPS": st.integers(0, 2),
     "MODEL.RECURRENT.TEST_STEPS": COUNT,
     "MODEL.RECURRENT.TEST_TOLERANCE": SMALL,
     "MODEL.RECURRENT.GRADIENT": st.sampled_from(["bptt", "tbptt", "rbp"]),

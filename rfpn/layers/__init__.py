@@ -7,7 +7,8 @@
 
 from rfpn.layers.conv_lstm import ConvLSTMCell
 from rfpn.layers.hgru import GALAHGRUCell, HGRUCell
-from rfpn.layers.recurrent import ADJOINTS, GRADIENTS, SOLVERS, RecurrentLayer, RecurrentOutput
+from rfpn.layers.options import ADJOINTS, GRADIENTS, SOLVERS
+from rfpn.layers.recurrent import RecurrentLayer, RecurrentOutput
 from rfpn.layers.released import cell_state_dict
 
 __all__ = [

@@ -1,8 +1,7 @@
 """RecurrentLayer: a cell, a number of steps and a gradient method."""
 
-import math
 from contextlib import contextmanager
-from typing import Callable, Iterator, NamedTuple
+from typing import Iterator, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,34 +17,11 @@ from rfpn.fixed_point import (
     penalty_of_sums,
     relative_residual,
 )
-from rfpn.fixed_point.lipschitz import PROBES, REDUCTIONS
-from rfpn.layers.checks import Range, check_setting
-from rfpn.layers.fast import FAST, bind, graphs
+from rfpn.layers.checks import check_setting
+from rfpn.layers.fast import bind, graphs
+from rfpn.layers.options import RULES, check_options
 from rfpn.layers.plain import PlainForm
 
-GRADIENTS = ("bptt", "tbptt", "rbp")
-SOLVERS = ("steps", "anderson")
-ADJOINTS = ("neumann", "solve")
-# more steps or terms than this are a slip of the keyboard
-MOST_STEPS = 1_000_000
-# what each argument of RecurrentLayer may be
-RULES = {
-    "steps": Range(1, MOST_STEPS, whole=True),
-    "test_steps": Range(1, MOST_STEPS, whole=True),
-    "test_tolerance": Range(0, math.inf),
-    "solver": SOLVERS,
-    "solver_tolerance": Range(0, math.inf),
-    "gradient": GRADIENTS,
-    "window": Range(1, MOST_STEPS, whole=True),
-    "adjoint": ADJOINTS,
-    "neumann_terms": Range(0, MOST_STEPS, whole=True),
-    "neumann_tolerance": Range(0, math.inf),
-    "growth_limit": Range(1, math.inf),
-    "coefficient": Range(0, 1, below=True),
-    "reduction": REDUCTIONS,
-    "probe": PROBES,
-    "fast": FAST,
-}
 # residual above which a sample counts as not converged where no tolerance is in force
 _SETTLED = 0.01
 
@@ -88,6 +64,7 @@ class RecurrentLayer(nn.Module):
         cell: nn.Module,
         steps: int,
         *,
+        extra_steps: int = 0,
         test_steps: int | None = None,
         test_tolerance: float = 0.0,
         solver: str = "steps",
@@ -108,6 +85,8 @@ class RecurrentLayer(nn.Module):
         """
         Args:
             steps: T ≥ 1 in training. test_steps: in evaluation; None for T.
+            extra_steps: in training T is a number from ``steps`` to ``steps + extra_steps``, drawn anew for each pass, so that
+                the state must serve as the answer at all of them. Needs solver ``steps``.
             test_tolerance: evaluation stops each sample once its residual is at most this; 0 runs all steps.
             solver: ``steps`` iterates T times; ``anderson`` accelerates, with at most T evaluations of the cell (one
                 more is recorded), and stops each sample at ``solver_tolerance``, in evaluation at ``test_tolerance``
@@ -126,7 +105,7 @@ class RecurrentLayer(nn.Module):
         """
         super().__init__()
         self.cell = cell
-        self.steps = steps
+        self.steps, self.extra_steps = steps, extra_steps
         self.test_steps = steps if test_steps is None else test_steps
         self.test_tolerance = test_tolerance
         self.solver, self.solver_tolerance = solver, solver_tolerance
@@ -184,6 +163,8 @@ class RecurrentLayer(nn.Module):
         check_setting("RecurrentLayer steps", steps, RULES["steps"])  # may have been set since
         if self._tolerance() > 0 or self.solver == "anderson":
             return self._run_until(self.form(x), x, steps)
+        if self.training and self.extra_steps:
+            steps += int(torch.randint(self.extra_steps + 1, ()))
         replayed = graphs.run(self, x, steps)
         if replayed is None:
             state, previous, penalty = self._run(x, steps)
@@ -281,19 +262,3 @@ def _no_graph(x: Tensor):
         yield
     if torch.is_autocast_enabled(x.device.type):
         torch.clear_autocast_cache()
-
-
-def check_options(options: dict, spell: Callable[[str], str] = "RecurrentLayer {}".format) -> None:
-    """Check all arguments of RecurrentLayer that have a rule.
-
-    Args:
-        options: by argument. spell: how an argument is called in errors.
-
-    Raises:
-        ValueError: naming the setting that is out of range, or two that exclude each other.
-    """
-    for name, rule in RULES.items():
-        check_setting(spell(name), options[name], rule)
-    for name, usual in (("solver", "steps"), ("adjoint", "neumann")):
-        if options["gradient"] != "rbp" and options[name] != usual:
-            raise ValueError(f"{spell(name)}={options[name]!r} needs gradient='rbp', got {options['gradient']!r}")

@@ -57,8 +57,8 @@ class PathfinderNet(nn.Module):
         if not 1 <= channels <= len(bank):
             raise ValueError(f"PathfinderNet channels must be 1 to {len(bank)}, got {channels}")
         recurrent = isinstance(layer, RecurrentLayer)
-        if supervise_all_steps and not (recurrent and layer.gradient == "bptt"):
-            raise ValueError("PathfinderNet supervise_all_steps needs a recurrent layer with gradient 'bptt'")
+        if supervise_all_steps and not (recurrent and layer.gradient == "bptt" and not layer.extra_steps):
+            raise ValueError("PathfinderNet supervise_all_steps needs a recurrent layer with gradient 'bptt', no extra_steps")
         if lipschitz_weight > 0 and not (recurrent and layer.lipschitz):
             raise ValueError("PathfinderNet lipschitz_weight needs a recurrent layer with lipschitz=True")
         self.filters = nn.Conv2d(1, channels, bank.shape[-1], padding=bank.shape[-1] // 2, bias=drive_bias)
@@ -86,8 +86,10 @@ class PathfinderNet(nn.Module):
             check_setting(f"MODEL.{key}", value, rule)
         if node.FOCAL_GAMMA != 0 and not node.FOCAL_GAMMA >= 1:
             raise ValueError(f"MODEL.PATHFINDER.FOCAL_GAMMA must be 0 or at least 1, got {node.FOCAL_GAMMA}")
-        if node.SUPERVISE_ALL_STEPS and (node.LAYER, recurrent.GRADIENT) != ("recurrent", "bptt"):
-            raise ValueError("MODEL.PATHFINDER.SUPERVISE_ALL_STEPS needs LAYER 'recurrent' and RECURRENT.GRADIENT 'bptt'")
+        if node.SUPERVISE_ALL_STEPS and (node.LAYER, recurrent.GRADIENT, recurrent.EXTRA_STEPS) != ("recurrent", "bptt", 0):
+            raise ValueError(
+                "MODEL.PATHFINDER.SUPERVISE_ALL_STEPS needs LAYER 'recurrent', RECURRENT.GRADIENT 'bptt' and EXTRA_STEPS 0"
+            )
         if node.LAYER == "feedforward" and recurrent.LIPSCHITZ.WEIGHT > 0:
             raise ValueError("MODEL.RECURRENT.LIPSCHITZ.WEIGHT must be 0 with MODEL.PATHFINDER.LAYER 'feedforward'")
         return {

@@ -7,7 +7,7 @@ from detectron2.config import CfgNode
 from rfpn.layers.checks import Range, check_setting
 from rfpn.layers.gates import GATE_BIAS_STARTS
 from rfpn.layers.hgru import FORMS
-from rfpn.layers.recurrent import MOST_STEPS, check_options
+from rfpn.layers.options import MOST_STEPS, check_options
 
 # argument of RecurrentLayer -> key, where it is not the argument's name in capitals
 _KEYS = {name: f"LIPSCHITZ.{name.upper()}" for name in ("coefficient", "reduction", "probe")}
@@ -33,6 +33,7 @@ def recurrent_options(cfg: CfgNode) -> dict:
     check_setting(_spell("LIPSCHITZ.WEIGHT"), node.LIPSCHITZ.WEIGHT, Range(0, sys.float_info.max))
     options = {
         "steps": node.STEPS,
+        "extra_steps": node.EXTRA_STEPS,
         "test_steps": node.TEST_STEPS or node.STEPS,
         "test_tolerance": node.TEST_TOLERANCE,
         "gradient": node.GRADIENT,

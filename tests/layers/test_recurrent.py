@@ -100,6 +100,24 @@ def test_no_penalty_in_evaluation_or_without_grad():
     assert layer.eval()(x).penalty == 0
 
 
+@pytest.mark.parametrize("method", ["bptt", "tbptt", "rbp", "c-rbp"])
+def test_extra_steps_are_drawn_anew_in_training_alone(method):
+    cell, x, g = TanhCell(), random((4, 6)).requires_grad_(), random((4, 6), 1)
+    layer = RecurrentLayer(cell, 3, extra_steps=2, **METHODS[method])
+    seen = set()
+    for seed in range(20):
+        torch.manual_seed(seed)
+        output = layer(x)
+        (steps,) = output.steps.unique().tolist()
+        seen.add(steps)
+        other = RecurrentLayer(cell, steps, **METHODS[method])(x)
+        assert torch.equal(output.hidden, other.hidden) and torch.equal(output.penalty, other.penalty)
+        found, wanted = (gradients((o.hidden * g).sum() + o.penalty, cell, x) for o in (output, other))
+        assert_close(found, wanted, 1e-12)
+    assert seen == {3, 4, 5}
+    assert (layer.eval()(x).steps == 3).all()
+
+
 def test_test_steps_apart_from_training_steps():
     cell, x = TanhCell(), random((4, 6))
     layer = RecurrentLayer(cell, 3, test_steps=7)

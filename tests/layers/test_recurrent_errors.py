@@ -12,6 +12,7 @@ from tests.problems import LinearCell
     "options, named",
     [
         ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"extra_steps": -1}, "extra_steps"),
         ({"test_steps": 0}, "test_steps"),
         ({"window": 0}, "window"),
         ({"neumann_terms": -1}, "neumann_terms"),
@@ -27,6 +28,7 @@ from tests.problems import LinearCell
         ({"adjoint": "exact"}, "neumann, solve"),
         ({"solver": "anderson", "gradient": "bptt"}, "solver='anderson' needs gradient='rbp'"),
         ({"adjoint": "solve", "gradient": "tbptt"}, "adjoint='solve' needs gradient='rbp'"),
+        ({"solver": "anderson", "extra_steps": 2}, "extra_steps=2 needs solver='steps'"),
     ],
 )
 def test_bad_settings_are_named(options, named):

@@ -162,7 +162,7 @@ def test_feedforward_control_trains_and_has_no_time_course():
         (["MODEL.RECURRENT.KERNEL_SIZE", 4], "MODEL.RECURRENT.KERNEL_SIZE must be odd"),
         (["MODEL.PATHFINDER.CHANNELS", 26], "MODEL.PATHFINDER.CHANNELS must be at most 25"),
         (["MODEL.PATHFINDER.FOCAL_GAMMA", 0.5], "MODEL.PATHFINDER.FOCAL_GAMMA must be 0 or at least 1"),
-        (["MODEL.PATHFINDER.SUPERVISE_ALL_STEPS", True], "needs LAYER 'recurrent' and RECURRENT.GRADIENT 'bptt'"),
+        (["MODEL.PATHFINDER.SUPERVISE_ALL_STEPS", True], "needs LAYER 'recurrent', RECURRENT.GRADIENT 'bptt' and EXTRA_STEPS 0"),
         (["MODEL.PATHFINDER.LAYER", "feedforward"], "MODEL.RECURRENT.LIPSCHITZ.WEIGHT must be 0"),
         (["MODEL.RECURRENT.GRADIENT", "adjoint"], "MODEL.RECURRENT.GRADIENT must be one of"),
     ],

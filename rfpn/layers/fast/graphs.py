@@ -100,6 +100,9 @@ def usable(layer: nn.Module, x: Tensor) -> bool:
     """Whether a graph may run the layer on x: without grad, on CUDA, for RoIs that do not influence each other."""
     if not (layer.fast == "auto" and not torch.is_grad_enabled() and x.is_cuda and x.dim() == 4 and bucket(len(x))):
         return False
+    # every number of steps would need graphs of its own
+    if layer.training and layer.extra_steps:
+        return False
     cell = layer.cell
     # hooks want to see the cell called; a replica of DataParallel lives for one call
     unfit = getattr(cell, "batch_statistics", False) or cell._forward_hooks or cell._forward_pre_hooks
