@@ -53,14 +53,10 @@ def unpack(canvas: Tensor, like: Tensor) -> Tensor:
 
 
 def kernel_spectrum(weight: Tensor, size: tuple[int, int]) -> Tensor:
-    """Transform of a kernel (Co, Ci, E, E) for canvases of S1×S2, scaled so that inverse transforms need no factor.
-
-    The kernel is real, so that row −f is the conjugate of row f mirrored: rows 0 … S1//2 are kept, (Co, Ci, S1//2 + 1, S2).
-    """
+    """Transform of a kernel (Co, Ci, E, E) for canvases of S1×S2, scaled so that inverse transforms need no factor."""
     edge = weight.shape[-1]
     padded = F.pad(weight, (0, size[1] - edge, 0, size[0] - edge)).roll((-(edge // 2), -(edge // 2)), (-2, -1))
-    half = torch.fft.rfft2(padded, dim=(-1, -2))
-    return half.conj().div_(size[0] * size[1]).resolve_conj().contiguous()
+    return torch.fft.fft2(padded).conj().div_(size[0] * size[1]).resolve_conj()
 
 
 def correlate(canvas: Tensor, spectrum: Tensor, transposed: bool = False) -> tuple[Tensor, Tensor]:
@@ -78,24 +74,14 @@ def inverse(transformed: Tensor) -> Tensor:
 
 
 def multiply(transformed: Tensor, spectrum: Tensor, transposed: bool = False) -> Tensor:
-    """Σ over input channels of the kernel's spectrum times transformed (M, Ci, S1, S2), at every frequency.
-
-    ``spectrum``: of :func:`kernel_spectrum`. ``transposed`` takes its conjugate transpose, Co to Ci.
-    """
+    """Σ over input channels of spectrum (Co, Ci, S1, S2) times transformed (M, Ci, S1, S2), at every frequency."""
     if available(transformed):
         from rfpn.layers.fast.spectral_triton import multiply as kernel
 
         return kernel(transformed, spectrum, transposed)
-    whole = _all_rows(spectrum, transformed.shape[-2])
     if transposed:
-        return torch.einsum("oiyx,moyx->miyx", whole.conj(), transformed)
-    return torch.einsum("oiyx,miyx->moyx", whole, transformed)
-
-
-def _all_rows(half: Tensor, rows: int) -> Tensor:
-    """The spectrum (Co, Ci, S1, S2) of a real kernel from its rows 0 … S1//2."""
-    mirrored = half[..., 1 : rows - half.shape[-2] + 1, :].conj().flip(-2, -1).roll(1, -1)
-    return torch.cat([half, mirrored], -2)
+        return torch.einsum("oiyx,moyx->miyx", spectrum.conj(), transformed)
+    return torch.einsum("oiyx,miyx->moyx", spectrum, transformed)
 
 
 def weight_gradient(transformed: Tensor, cotangent: Tensor, kernel_size: int) -> Tensor:
