@@ -17,7 +17,6 @@ import argparse
 import functools
 import itertools
 import json
-import os
 import platform
 from contextlib import nullcontext
 from pathlib import Path
@@ -27,6 +26,7 @@ import torch
 from arguments import natural, output_file, positive
 from rfpn.analysis.benchmark import PRECISIONS, Row, checkpoint_steps, compare, mask_head, measure, pathfinder
 from rfpn.analysis.memory import METHODS, MemoryRow, Point, layer_points, sweep
+from rfpn.data.files import whole_file
 from rfpn.layers import RecurrentLayer
 
 SWEEP = [1, 2, 5, 10, 20, 50, 100, 200, 300]
@@ -266,9 +266,8 @@ def _write(path: Path, heading: dict, rows: list) -> None:
     """All rows so far; a program that is stopped leaves a whole file."""
     # JSON knows no NaN
     known = [{key: None if value != value else value for key, value in row._asdict().items()} for row in rows]
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps({**heading, "rows": known}, indent=1) + "\n")
-    os.replace(partial, path)
+    with whole_file(path) as temporary:
+        temporary.write_text(json.dumps({**heading, "rows": known}, indent=1) + "\n")
 
 
 def main() -> None:

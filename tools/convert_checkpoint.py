@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from detectron2.modeling import build_model
 
+from rfpn.data.files import whole_file
 from rfpn.engine.checkpoint import read_checkpoint
 from rfpn.engine.convert import convert_released, head_of, is_released
 from rfpn.engine.setup import load_cfg, one_line_errors
@@ -58,8 +59,8 @@ def convert(args) -> None:
     if wrong:
         raise ValueError(f"{os.path.abspath(args.input)}: shapes do not fit the configuration: {', '.join(wrong)}")
     os.makedirs(os.path.dirname(os.path.abspath(args.output)), exist_ok=True)
-    torch.save({"model": converted}, args.output + ".partial")
-    os.replace(args.output + ".partial", args.output)
+    with whole_file(args.output) as temporary:
+        torch.save({"model": converted}, temporary)
     left = len(wanted.keys() - converted.keys())
     print(f"{args.output}: {len(converted)} tensors; the configured model has {left} more")
 
