@@ -63,7 +63,7 @@ def draw(logs: dict[str, list[dict]], epoch: int) -> Figure:
             axis.plot([i / epoch for i in iterations], values, label=name, marker="o" if key == "pathfinder/IoU" else None)
         axis.set(xlabel="epoch", ylabel=label, yscale="linear" if key == "pathfinder/IoU" else "log")
         axis.grid(alpha=0.3)
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=len(logs))
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(logs), 3))
     return figure
 
 
