@@ -24,12 +24,14 @@ from pathlib import Path
 import torch
 
 from arguments import natural, output_file, positive
-from rfpn.analysis.benchmark import PRECISIONS, Row, checkpoint_steps, compare, mask_head, measure, pathfinder
+from rfpn.analysis.benchmark import PRECISIONS, Row, alternate, checkpoint_steps, compare, mask_head, measure, pathfinder
 from rfpn.analysis.memory import METHODS, MemoryRow, Point, layer_points, sweep
 from rfpn.data.files import whole_file
 from rfpn.layers import RecurrentLayer
 
 SWEEP = [1, 2, 5, 10, 20, 50, 100, 200, 300]
+# training steps of a whole model on CUDA before times count
+_WARMUP = 12
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -105,29 +107,43 @@ def layer_rows(arguments: argparse.Namespace):
 
 
 def model_rows(arguments: argparse.Namespace):
-    """Rows of training steps and of inference of whole models, on their own data."""
+    """Rows of training steps and of inference of whole models, on their own data; those of one kind are timed in turns."""
+    device, nan = torch.device(arguments.device), float("nan")
+    cuda, runs = device.type == "cuda", {"training step": [], "inference": []}
+    for path in arguments.configs:
+        held = torch.cuda.memory_allocated(device) / 2**30 if cuda else nan
+        # RoIs are sampled anew each time: CUDA graphs for their numbers are to be there before times count
+        for form, run, warmup in zip(runs, _model_runs(path, arguments), (_WARMUP if cuda else 1, 1)):
+            runs[form].append((run, measure(run, device, 4, warmup).gibibytes - held))
+    for form, (functions, memory) in ((form, zip(*pairs)) for form, pairs in runs.items()):
+        times = alternate(functions, device, 2 * arguments.repeats)
+        for path, milliseconds, gibibytes in zip(arguments.configs, times, memory):
+            yield Row(Path(path).stem, form, milliseconds, gibibytes, milliseconds / times[0], nan, nan)
+
+
+def _model_runs(path: str, arguments: argparse.Namespace):
+    """Functions that run a training step of a configuration's model on one of four batches, and inference of 8 images."""
     # Detectron2 is needed by whole models alone
+    from detectron2.utils.events import EventStorage
     from rfpn.engine.trainer import Trainer
 
-    device, nan, baselines = torch.device(arguments.device), float("nan"), {}
-    for path in arguments.configs:
-        cfg = _config(path, arguments)
-        if not cfg.DATASETS.TEST:
-            raise ValueError(f"{path}: inference needs a data set in DATASETS.TEST")
-        batches = _batches(cfg, 4)
-        step = _train_step(cfg, batches)
-        images = list(itertools.islice(Trainer.build_test_loader(cfg, cfg.DATASETS.TEST[0]), 8))
-        with _storage():
-            # RoIs are sampled anew each time: CUDA graphs for their numbers are to be there before times count
-            warmup = 3 * len(batches) if device.type == "cuda" else 1
-            training = measure(step.run_step, device, max(arguments.repeats, warmup, len(batches)), warmup)
-        model = step.model.eval()
-        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=step.amp_dtype is not None):
-            inference = measure(lambda: [model(image) for image in images], device, arguments.repeats)
-        for form, measured in (("training step", training), ("inference", inference)):
-            baseline = baselines.setdefault(form, measured.milliseconds)
-            yield Row(Path(path).stem, form, *measured, measured.milliseconds / baseline, nan, nan)
-        del model, step, batches
+    cfg, device = _config(path, arguments), torch.device(arguments.device).type
+    if not cfg.DATASETS.TEST:
+        raise ValueError(f"{path}: inference needs a data set in DATASETS.TEST")
+    step = _train_step(cfg, _batches(cfg, 4))
+    images = list(itertools.islice(Trainer.build_test_loader(cfg, cfg.DATASETS.TEST[0]), 8))
+
+    def train():
+        step.model.train()
+        with EventStorage():
+            step.run_step()
+
+    def infer():
+        step.model.eval()
+        with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=step.amp_dtype is not None):
+            return [step.model(image) for image in images]
+
+    return train, infer
 
 
 def memory_rows(arguments: argparse.Namespace):
@@ -174,11 +190,13 @@ def model_points(arguments: argparse.Namespace):
 
 
 def _measure_training(cfg, checkpointed=False, *, batches: list, arguments: argparse.Namespace):
+    from detectron2.utils.events import EventStorage
+
     step = _train_step(cfg, batches)
     for module in step.model.modules() if checkpointed else ():
         if isinstance(module, RecurrentLayer):
             checkpoint_steps(module)
-    with _storage():
+    with EventStorage():
         return measure(step.run_step, torch.device(arguments.device), arguments.repeats)
 
 
@@ -208,12 +226,6 @@ def _train_step(cfg, batches: list):
     model = Trainer.build_model(cfg)
     amp = cfg.SOLVER.AMP.DTYPE if cfg.SOLVER.AMP.ENABLED else None
     return TrainStep(model.train(), itertools.cycle(batches), Trainer.build_optimizer(cfg, model), amp_dtype=amp)
-
-
-def _storage():
-    from detectron2.utils.events import EventStorage
-
-    return EventStorage()
 
 
 def _one_line_errors(arguments: argparse.Namespace):

@@ -6,7 +6,7 @@ import statistics
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Callable, Iterator, NamedTuple
+from typing import Callable, Iterator, NamedTuple, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -83,15 +83,21 @@ def measure(run: Callable[[], object], device: torch.device, repeats: int, warmu
     if cuda:
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
-    times = []
+    (milliseconds,) = alternate([run], device, repeats)
+    return Measurement(milliseconds, torch.cuda.max_memory_allocated(device) / 2**30 if cuda else float("nan"))
+
+
+def alternate(runs: Sequence[Callable[[], object]], device: torch.device, repeats: int) -> list[float]:
+    """Median milliseconds of each of ``runs``, taken in turns, so that a host that slows down slows all of them."""
+    times: list[list[float]] = [[] for _ in runs]
     for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        if cuda:
-            torch.cuda.synchronize(device)
-        times.append(1000 * (time.perf_counter() - start))
-    memory = torch.cuda.max_memory_allocated(device) / 2**30 if cuda else float("nan")
-    return Measurement(statistics.median(times), memory)
+        for run, own in zip(runs, times):
+            start = time.perf_counter()
+            run()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            own.append(1000 * (time.perf_counter() - start))
+    return [statistics.median(own) for own in times]
 
 
 def compare(job: Job, device: torch.device, repeats: int = 5, peers: bool = False) -> Iterator[Row]:

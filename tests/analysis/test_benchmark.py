@@ -1,9 +1,10 @@
 import math
+import time
 
 import pytest
 import torch
 
-from rfpn.analysis.benchmark import Job, compare, mask_head, measure, pathfinder
+from rfpn.analysis.benchmark import Job, alternate, compare, mask_head, measure, pathfinder
 from rfpn.layers import HGRUCell
 
 CPU = torch.device("cpu")
@@ -17,6 +18,12 @@ def test_measure_reports_the_median_of_the_timed_runs():
     runs = []
     assert measure(lambda: runs.append(0), CPU, 2, warmup=2).milliseconds >= 0
     assert len(runs) == 4
+
+
+def test_runs_take_turns():
+    runs = []
+    times = alternate([lambda: runs.append("a"), lambda: (runs.append("b"), time.sleep(0.01))], CPU, 2)
+    assert runs == ["a", "b"] * 2 and times[0] < 10 <= times[1]
 
 
 def test_rows_refer_to_the_baseline_and_to_the_reference_gradient():
