@@ -30,8 +30,7 @@ from rfpn.data.files import whole_file
 from rfpn.layers import RecurrentLayer
 
 SWEEP = [1, 2, 5, 10, 20, 50, 100, 200, 300]
-# training steps of a whole model on CUDA before times count
-_WARMUP = 12
+_WARMUP = 12  # training steps of a whole model on CUDA before times count
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -115,7 +114,8 @@ def model_rows(arguments: argparse.Namespace):
         # RoIs are sampled anew each time: CUDA graphs for their numbers are to be there before times count
         for form, run, warmup in zip(runs, _model_runs(path, arguments), (_WARMUP if cuda else 1, 1)):
             runs[form].append((run, measure(run, device, 4, warmup).gibibytes - held))
-    for form, (functions, memory) in ((form, zip(*pairs)) for form, pairs in runs.items()):
+    for form, pairs in runs.items():
+        functions, memory = zip(*pairs)
         times = alternate(functions, device, 2 * arguments.repeats)
         for path, milliseconds, gibibytes in zip(arguments.configs, times, memory):
             yield Row(Path(path).stem, form, milliseconds, gibibytes, milliseconds / times[0], nan, nan)
@@ -123,8 +123,7 @@ def model_rows(arguments: argparse.Namespace):
 
 def _model_runs(path: str, arguments: argparse.Namespace):
     """Functions that run a training step of a configuration's model on one of four batches, and inference of 8 images."""
-    # Detectron2 is needed by whole models alone
-    from detectron2.utils.events import EventStorage
+    from detectron2.utils.events import EventStorage  # whole models alone need Detectron2
     from rfpn.engine.trainer import Trainer
 
     cfg, device = _config(path, arguments), torch.device(arguments.device).type
