@@ -107,6 +107,12 @@ def check_values(cfg: CfgNode) -> None:
             raise ValueError(f"{key} must not be None")
     for key, rule in _RULES.items():
         check_setting(key, _value(cfg, key), rule)
+    if cfg.MODEL.META_ARCHITECTURE == "PanopticFPN" and not cfg.MODEL.MASK_ON:
+        raise ValueError("MODEL.MASK_ON must be True with MODEL.META_ARCHITECTURE 'PanopticFPN', which pastes masks")
+    channels = 1 if cfg.INPUT.FORMAT == "L" else 3
+    for key in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD"):
+        if len(_value(cfg, key)) != channels:
+            raise ValueError(f"{key} must have {channels} value(s) with INPUT.FORMAT {cfg.INPUT.FORMAT}, got {_value(cfg, key)}")
 
 
 def added_keys() -> list[str]:

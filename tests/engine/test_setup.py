@@ -1,10 +1,14 @@
 """Configurations are checked as they are read; errors end a program in one line."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from rfpn.engine.setup import check_expected_results, load_cfg, make_output_dir, one_line_errors
+
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 class Failing(list):
@@ -64,6 +68,21 @@ def test_a_broken_file_is_named(tmp_path, content, words):
     path.write_text(content, errors="surrogateescape")
     with pytest.raises(ValueError, match=words):
         load_cfg(str(path), [])
+
+
+@pytest.mark.parametrize(
+    "overrides, words",
+    [
+        (["MODEL.MASK_ON", "False"], "MODEL.MASK_ON must be True"),
+        (["MODEL.PIXEL_MEAN", "[1.0, 2.0]"], "MODEL.PIXEL_MEAN must have 3 value.s. with INPUT.FORMAT BGR"),
+        (["INPUT.FORMAT", "L"], "MODEL.PIXEL_MEAN must have 1 value.s. with INPUT.FORMAT L"),
+        (["MODEL.PIXEL_STD", "[1.0]"], "MODEL.PIXEL_STD must have 3 value"),
+    ],
+)
+def test_keys_that_cannot_go_together_are_named(overrides, words):
+    config = CONFIGS / "COCO-PanopticSegmentation" / "rfpn_R_50_1x.yaml"
+    with pytest.raises(ValueError, match=words):
+        load_cfg(str(config), overrides)
 
 
 @pytest.mark.parametrize("base", ["", "_BASE_"])
