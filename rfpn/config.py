@@ -109,6 +109,8 @@ def _add_training(cfg: CN) -> None:
     cfg.SOLVER.OPTIMIZER = "SGD"
     # Non-finite losses: batches to skip (counted and logged) before the run stops.
     cfg.SOLVER.SKIP_NONFINITE = 0
+    # Names of modules, such as "roi_heads.mask_head"; with any, nothing else is trained, and other norms keep their statistics.
+    cfg.SOLVER.TRAIN_ONLY = ()
     # Batches whose gradients are averaged before one optimizer step.
     cfg.SOLVER.ACCUMULATE = 1
     # Precision of autocast under SOLVER.AMP.ENABLED: "bfloat16" or "float16" (with loss scaling).

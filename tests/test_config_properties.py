@@ -58,6 +58,7 @@ LIKELY = {
     "INPUT.PATHFINDER_THRESHOLD": SMALL,
     "SOLVER.OPTIMIZER": st.sampled_from(["SGD", "Adam", "AdamW"]),
     "SOLVER.SKIP_NONFINITE": COUNT,
+    "SOLVER.TRAIN_ONLY": st.sampled_from([("layer",), ("layer.cell", "readout"), ("roi_heads.mask_head",)]),
     "SOLVER.ACCUMULATE": COUNT,
     "SOLVER.AMP.DTYPE": st.sampled_from(["bfloat16", "float16"]),
     "MODEL.ALLOW_MISSING_WEIGHTS": st.booleans(),

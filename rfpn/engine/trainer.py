@@ -11,6 +11,7 @@ from detectron2.utils import comm
 
 from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
 from rfpn.engine.checkpoint import Checkpointer, cut_log
+from rfpn.engine.freeze import train_only
 from rfpn.engine.hooks import ProcessStatistics, RecurrentDiagnostics
 from rfpn.engine.image_hook import PredictionImages
 from rfpn.engine.optimizer import build_optimizer
@@ -39,6 +40,8 @@ class Trainer(DefaultTrainer):
         check_norms(cfg)
         check_datasets(cfg)
         model = self.build_model(cfg)
+        if cfg.SOLVER.TRAIN_ONLY:
+            train_only(model, cfg.SOLVER.TRAIN_ONLY)
         optimizer = self.build_optimizer(cfg, model)
         self.seed = _seed(cfg)
         self.samples = 0

@@ -1,0 +1,30 @@
+"""Training parts of a model while the rest stays as it is."""
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+def train_only(model: nn.Module, names: tuple[str, ...]) -> None:
+    """Freeze everything but the named modules: their parameters alone get gradients, no other norm changes its statistics.
+
+    Raises:
+        ValueError: ``SOLVER.TRAIN_ONLY`` names no module, or one without parameters.
+    """
+    modules = dict(model.named_modules())
+    trained = set()
+    for name in names:
+        parameters = list(modules[name].parameters()) if name and name in modules else []
+        if not parameters:
+            known = ", ".join(child for child, module in model.named_children() if any(True for _ in module.parameters()))
+            raise ValueError(f"SOLVER.TRAIN_ONLY {name!r} is no module with parameters; there are {known} and those below them")
+        trained.update(parameters)
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter.requires_grad and parameter in trained)
+    for module in modules.values():
+        if isinstance(module, _BatchNorm) and not trained.intersection(module.parameters()):
+            # whatever mode the model is set to
+            module.register_forward_pre_hook(_evaluate)
+
+
+def _evaluate(module: nn.Module, _) -> None:
+    module.eval()

@@ -1,0 +1,45 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from rfpn.engine.freeze import train_only
+
+
+def _model() -> nn.Module:
+    torch.manual_seed(0)
+    trunk = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    head = nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2))
+    return nn.ModuleDict({"trunk": trunk, "head": head, "empty": nn.ReLU()})
+
+
+def _step(model: nn.Module) -> None:
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=0.1)
+    model.train()
+    model["head"](model["trunk"](torch.randn(3, 1, 6, 6) + 5)).square().sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("names, trained", [(("head",), ["head.0", "head.1"]), (("head.0", "trunk.1"), ["head.0", "trunk.1"])])
+def test_nothing_else_changes_not_even_statistics(names, trained):
+    model = _model()
+    before = copy.deepcopy(model.state_dict())
+    train_only(model, names)
+    _step(model)
+    changed = {name.rpartition(".")[0] for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == set(trained)
+
+
+def test_parameters_that_were_frozen_stay_so():
+    model = _model()
+    model["head"][0].weight.requires_grad_(False)
+    train_only(model, ("head",))
+    assert not model["head"][0].weight.requires_grad and model["head"][0].bias.requires_grad
+
+
+@pytest.mark.parametrize("name", ["mask_head", "", "empty", 1])
+def test_unknown_names_are_told_with_those_that_there_are(name):
+    with pytest.raises(ValueError, match=r"SOLVER.TRAIN_ONLY .* is no module with parameters; there are trunk, head and"):
+        train_only(_model(), (name,))
