@@ -32,12 +32,11 @@ def png_file(word: str) -> Path:
     return output_file(word)
 
 
-def named_file(word: str) -> tuple[str, str]:
-    """Name and path of NAME=FILE. Raises ValueError."""
-    name, separator, path = word.partition("=")
-    if not separator:
-        raise ValueError(f"{word}: needs NAME=FILE")
-    return name, path
+def add_logs(parser: argparse.ArgumentParser) -> None:
+    """Add ``--log``: name and path of the logs of runs."""
+    parser.add_argument(
+        "--log", type=_named_file, action="append", required=True, metavar="NAME=FILE", help="metrics.json of a run, repeatable"
+    )
 
 
 def read_json(path: str):
@@ -58,6 +57,13 @@ def usage_errors(parser: argparse.ArgumentParser) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         parser.error(str(error))
+
+
+def _named_file(word: str) -> tuple[str, str]:
+    name, separator, path = word.partition("=")
+    if not separator:
+        raise argparse.ArgumentTypeError(f"{word!r} needs NAME=FILE")
+    return name, path
 
 
 def _whole(word: str, least: int) -> int:

@@ -9,7 +9,7 @@ import argparse
 
 from matplotlib.figure import Figure
 
-from arguments import named_file, png_file, positive, read_json_lines, usage_errors
+from arguments import add_logs, png_file, positive, read_json_lines, usage_errors
 
 PANELS = {"pathfinder/IoU": "IoU on the test set", "total_loss": "training loss", "recurrent/residual": "residual"}
 
@@ -17,7 +17,7 @@ PANELS = {"pathfinder/IoU": "IoU on the test set", "total_loss": "training loss"
 def main() -> None:
     """Read the logs, print the table, draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--log", action="append", required=True, metavar="NAME=FILE", help="a run's metrics.json, repeatable")
+    add_logs(parser)
     parser.add_argument("--epoch", type=positive, default=1484, help="iterations of an epoch (default: 190,000 images by 128)")
     parser.add_argument("--output", type=png_file, help="PNG file of the curves")
     arguments = parser.parse_args()
@@ -28,13 +28,12 @@ def main() -> None:
         draw(logs, arguments.epoch).savefig(arguments.output, dpi=110)
 
 
-def read_logs(words: list[str]) -> dict[str, list[dict]]:
-    """Rows of each NAME=FILE by name. Raises OSError or ValueError naming the file or argument at fault."""
+def read_logs(files: list[tuple[str, str]]) -> dict[str, list[dict]]:
+    """Rows of each log by name. Raises OSError or ValueError naming the file or argument at fault."""
     logs = {}
-    for word in words:
-        name, path = named_file(word)
+    for name, path in files:
         if name in logs:
-            raise ValueError(f"--log {word}: each name once")
+            raise ValueError(f"--log {name}={path}: each name once")
         logs[name] = read_json_lines(path)
     return logs
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Final scores of runs from their logs as a Markdown table: mean and standard deviation over the logs of one name.
 
-    python tools/tabulate_runs.py --log FPN=docs/results/panoptic/scenes20k_fpn_seed1.json \\
-        --log FPN=docs/results/panoptic/scenes20k_fpn_seed2.json --scores panoptic_seg/PQ,segm/AP,loss_mask
+    python tools/tabulate_runs.py --log FPN=docs/results/panoptic/scenes_fpn_seed1.json \\
+        --log FPN=docs/results/panoptic/scenes_fpn_seed2.json --scores panoptic_seg/PQ,segm/AP,loss_mask
 """
 
 import argparse
 from statistics import mean, stdev
 
-from arguments import named_file, read_json_lines, usage_errors
+from arguments import add_logs, read_json_lines, usage_errors
 
 SCORES = "panoptic_seg/PQ,panoptic_seg/PQ_th,panoptic_seg/PQ_st,segm/AP,loss_mask,recurrent/residual"
 
@@ -16,13 +16,13 @@ SCORES = "panoptic_seg/PQ,panoptic_seg/PQ_th,panoptic_seg/PQ_st,segm/AP,loss_mas
 def main() -> None:
     """Read the logs and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--log", action="append", required=True, metavar="NAME=FILE", help="metrics.json of a run, repeatable")
+    add_logs(parser)
     parser.add_argument("--scores", default=SCORES, help=f"columns, with commas between (default: {SCORES})")
     arguments = parser.parse_args()
     scores = arguments.scores.split(",")
     with usage_errors(parser):
         runs: dict[str, list[dict]] = {}
-        for name, path in map(named_file, arguments.log):
+        for name, path in arguments.log:
             runs.setdefault(name, []).append(last_values(path))
     print(table(runs, scores))
 

@@ -85,8 +85,7 @@ class RecurrentLayer(nn.Module):
         """
         Args:
             steps: T ≥ 1 in training. test_steps: in evaluation; None for T.
-            extra_steps: in training T is a number from ``steps`` to ``steps + extra_steps``, drawn anew for each pass, so that
-                the state must serve as the answer at all of them. Needs solver ``steps``.
+            extra_steps: T in training is drawn anew for each pass, up to ``steps + extra_steps``. Needs solver ``steps``.
             test_tolerance: evaluation stops each sample once its residual is at most this; 0 runs all steps.
             solver: ``steps`` iterates T times; ``anderson`` accelerates, with at most T evaluations of the cell (one
                 more is recorded), and stops each sample at ``solver_tolerance``, in evaluation at ``test_tolerance``
@@ -110,10 +109,8 @@ class RecurrentLayer(nn.Module):
         self.test_tolerance = test_tolerance
         self.solver, self.solver_tolerance = solver, solver_tolerance
         self.gradient, self.window = gradient, window
-        self.adjoint = adjoint
-        self.neumann_terms = neumann_terms
-        self.neumann_tolerance = neumann_tolerance
-        self.growth_limit = growth_limit
+        self.adjoint, self.growth_limit = adjoint, growth_limit
+        self.neumann_terms, self.neumann_tolerance = neumann_terms, neumann_tolerance
         self.lipschitz = lipschitz
         self.coefficient, self.reduction, self.probe, self.two_sided = coefficient, reduction, probe, two_sided
         self.fast = fast

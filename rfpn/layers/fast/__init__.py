@@ -26,6 +26,11 @@ def available(x: Tensor) -> bool:
     return (x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1") and _kernels_run(x.device)
 
 
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """The type that autocast computes in on x's device; None where it is off."""
+    return torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else None
+
+
 @functools.lru_cache(maxsize=None)
 def _kernels_run(device: torch.device) -> bool:
     """Whether Triton compiles and launches here: it needs a C compiler at run time and a card it knows."""
@@ -72,8 +77,8 @@ def _bind_gala(cell: nn.Module, x: Tensor):
         return None
     from rfpn.layers.fast.gala import FastGALA
 
-    if torch.is_autocast_enabled(x.device.type):
-        half = torch.get_autocast_dtype(x.device.type)
+    half = autocast_dtype(x)
+    if half is not None:
         # cotangents have no loss scale of their own: float16 would lose the small ones
         return None if torch.float16 in (half, x.dtype) else FastGALA(cell, half, x)
     return FastGALA(cell, torch.float32, x) if x.dtype == torch.float32 else None

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rfpn.fixed_point import relative_residual
+from rfpn.layers.fast import autocast_dtype
 from rfpn.layers.plain import PlainForm
 
 # with more RoIs the card is busy for longer than launches take
@@ -125,12 +126,11 @@ def placement(cell: nn.Module) -> tuple:
 
 def _key(x: Tensor, steps: int) -> tuple:
     """What a graph is made for. x's memory format is not part of it: drives are copied."""
-    half = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     # newer versions refuse to read allow_tf32 after a precision was set by its new name
     new = hasattr(matmul, "fp32_precision")
     tf32 = (matmul.fp32_precision, cudnn.conv.fp32_precision) if new else (matmul.allow_tf32, cudnn.allow_tf32)
-    return steps, bucket(len(x)), x.shape[1:], x.dtype, x.device, half, *tf32, cudnn.enabled, cudnn.deterministic
+    return steps, bucket(len(x)), x.shape[1:], x.dtype, x.device, autocast_dtype(x), *tf32, cudnn.enabled, cudnn.deterministic
 
 
 # inference mode would make memory that cannot be written to outside it

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rfpn.layers.fast import available, hgru_adjoint_stages, hgru_stages, spectral
+from rfpn.layers.fast import autocast_dtype, available, hgru_adjoint_stages, hgru_stages, spectral
 from rfpn.layers.fast.form import FastForm
 from rfpn.layers.fast.hgru_adjoint import Step, step_gradient
 from rfpn.layers.fast.hgru_stages import Factors, Moments, Weights
@@ -66,9 +66,7 @@ class FastHGRU(FastForm):
             self.weights = _weights(cell)
             # the margins of both stay zero: stages write samples only
             self._gated, self._s = (x.new_zeros(shape, dtype=spectral.complex_dtype(x.dtype)) for _ in range(2))
-        device = x.device.type
-        half = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
-        self._factor_dtype = torch.bfloat16 if half else x.dtype
+        self._factor_dtype = torch.bfloat16 if autocast_dtype(x) == torch.bfloat16 else x.dtype
         self.stages, self.adjoint_stages = hgru_stages, hgru_adjoint_stages
         if available(x):
             from rfpn.layers.fast import hgru_adjoint_triton, hgru_triton
