@@ -4,6 +4,7 @@ import contextlib
 import logging
 import time
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from detectron2.engine import SimpleTrainer
@@ -82,8 +83,12 @@ class TrainStep(SimpleTrainer):
             for key, value in losses.items():
                 totals[key] = totals.get(key, 0) + value.detach()
         self.scaler.unscale_(self.optimizer)
-        if self._finite(totals):
-            self._write_metrics(totals, data_time)
+        values = self._gather(totals, data_time)
+        bad = self._not_finite(values)
+        if bad:
+            self._refuse(bad)
+        else:
+            _write_metrics(values)
             self.scaler.step(self.optimizer)
         self.scaler.update()
 
@@ -114,26 +119,31 @@ class TrainStep(SimpleTrainer):
         postponed = not last and isinstance(self.model, DistributedDataParallel)
         return self.model.no_sync() if postponed else contextlib.nullcontext()
 
-    def _finite(self, losses: dict[str, Tensor]) -> bool:
-        """Whether the step may be taken; the same answer on every process."""
-        values = torch.stack([value.float() for value in losses.values()])
+    def _gather(self, losses: dict[str, Tensor], data_time: float) -> dict[str, np.ndarray]:
+        """Losses, ``data_time`` and ``gradient`` (sum of its norms), each of all processes; the same on every one.
+
+        One exchange and one wait for the device. Detectron2's gathering of pickled losses costs milliseconds a step.
+        """
         norms = torch._foreach_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         gradient = torch.stack([norm.float() for norm in norms]).sum()
-        # the scaler itself skips steps whose gradient overflowed under its scale; below 1 that is no reason any more
-        scaled = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
-        bad = ~torch.isfinite(values).all() | (~torch.isfinite(gradient) & (not scaled))
-        flag = bad.to(torch.int32)
+        own = torch.stack(
+            [*(value.float() for value in losses.values()), torch.full_like(gradient, data_time), gradient]
+        )
+        everyone = [own]
         if comm.get_world_size() > 1:
-            dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-        if not flag.item():
-            return True
-        self._refuse([key for key, value in zip(losses, values.tolist()) if not _is_finite(value)] or ["gradient"])
-        return False
+            everyone = [torch.empty_like(own) for _ in range(comm.get_world_size())]
+            dist.all_gather(everyone, own)
+        return dict(zip([*losses, "data_time", "gradient"], torch.stack(everyone, 1).double().cpu().numpy()))
+
+    def _not_finite(self, values: dict[str, np.ndarray]) -> list[str]:
+        """Names of what forbids the step: losses, or the gradient where they are finite."""
+        bad = sorted(name for name, value in values.items() if not np.isfinite(value).all())
+        # the scaler itself skips steps whose gradient overflowed under its scale; below 1 that is no reason any more
+        if bad == ["gradient"] and self.scaler.is_enabled() and self.scaler.get_scale() >= 1:
+            return []
+        return [name for name in bad if name != "gradient"] or bad
 
     def _refuse(self, names: list[str]) -> None:
-        names = sorted({name for some in comm.all_gather(names) for name in some})
-        if len(names) > 1 and "gradient" in names:
-            names.remove("gradient")
         message = f"iteration {self.iter}: not finite: {', '.join(names)}"
         if self.skipped >= self.skip_nonfinite:
             raise FloatingPointError(f"{message}; the weights were not changed and the last checkpoint is good")
@@ -142,5 +152,9 @@ class TrainStep(SimpleTrainer):
         logging.getLogger("rfpn").warning("%s; batch skipped (%d of %d)", message, self.skipped, self.skip_nonfinite)
 
 
-def _is_finite(value: float) -> bool:
-    return value - value == 0
+def _write_metrics(values: dict[str, np.ndarray]) -> None:
+    """Detectron2's scalars: losses as means over processes, the longest wait for data."""
+    if comm.is_main_process():
+        means = {name: value.mean() for name, value in values.items() if name not in ("data_time", "gradient")}
+        scalars = {**means, "data_time": values["data_time"].max(), "total_loss": sum(means.values())}
+        get_event_storage().put_scalars(**scalars)

@@ -2,13 +2,14 @@
 
     torchrun --nproc-per-node 2 tests/engine/distributed_job.py JOB ...
 
-JOB is gradients, steps, accumulate, empty, stopping, nonfinite, resume or exception.
+JOB is gradients, steps, accumulate, metrics, empty, stopping, nonfinite, resume or exception.
 """
 
 import os
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -58,9 +59,9 @@ def batch(rank: int, count: int = ROIS, seed: int = 0):
     return features.to(device()), [instances.to(device())]
 
 
-def distribute(head: HGRUMaskHead) -> DistributedDataParallel:
-    index = [head.deconv.weight.device.index] if head.deconv.weight.is_cuda else None
-    return DistributedDataParallel(head, device_ids=index, broadcast_buffers=False)
+def distribute(model: torch.nn.Module) -> DistributedDataParallel:
+    index = [device().index] if device().type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=index, broadcast_buffers=False)
 
 
 def gradients() -> None:
@@ -107,8 +108,7 @@ class Wrapped(torch.nn.Module):
 
 
 def train(model: torch.nn.Module, steps: int, **options) -> TrainStep:
-    index = [device().index] if device().type == "cuda" else None
-    wrapped = DistributedDataParallel(model, device_ids=index, broadcast_buffers=False)
+    wrapped = distribute(model)
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.01, momentum=0.9)
     trainer = TrainStep(wrapped, Batches(), optimizer, **options)
     trainer.train(0, steps)
@@ -134,6 +134,32 @@ def accumulate() -> None:
     model = Wrapped(make_head())
     train(model, 3, accumulate=2)
     assert_equal_parameters(model)
+
+
+def metrics() -> None:
+    """Logged losses are means over ranks, the logged wait for data is the longest."""
+
+    class Ranked(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones((), device=device()))
+
+        def forward(self, index):
+            return {"loss_a": self.weight * comm.get_rank(), "loss_b": self.weight * 2}
+
+    class Slow(Batches):
+        def __iter__(self):
+            for index in super().__iter__():
+                time.sleep(0.2 * comm.get_rank())
+                yield index
+
+    step = TrainStep(distribute(Ranked()), Slow(), torch.optim.SGD([torch.nn.Parameter(torch.ones(()))], lr=0.0))
+    step.train(0, 1)
+    if comm.is_main_process():
+        scalars = {name: value for name, (value, _) in step.storage.latest().items()}
+        last = comm.get_world_size() - 1
+        assert scalars["loss_a"] == last / 2 and scalars["loss_b"] == 2 and scalars["total_loss"] == 2 + last / 2, scalars
+        assert 0.2 * last <= scalars["data_time"] < 0.2 * last + 1, scalars
 
 
 def empty() -> None:

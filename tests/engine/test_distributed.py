@@ -15,6 +15,7 @@ JOBS = {
     "gradients": "E7_gradients_equal_one_process",
     "steps": "E8_parameters_bit_equal_after_ten_steps",
     "accumulate": "gradients_of_several_batches",
+    "metrics": "logged_losses_are_means_over_ranks",
     "empty": "C1_no_roi_on_one_or_all_ranks",
     "stopping": "C4_ranks_stop_at_different_steps",
     "nonfinite": "C6_ranks_end_together_on_nan",

@@ -1,0 +1,45 @@
+"""tools/benchmark_scaling.py: real runs on one and two CPU processes, and errors of the command line."""
+
+import json
+import sys
+from pathlib import Path
+
+import benchmark_scaling
+import pytest
+
+from rfpn.data.pathfinder.dataset import write_split
+from rfpn.data.pathfinder.settings import PathfinderSettings
+
+QUICK = Path(__file__).parents[2] / "configs" / "quick_schedules" / "pathfinder_quick.yaml"
+
+
+def _run(monkeypatch, *arguments):
+    words = ["--config-file", QUICK, "--images", 2, *arguments]
+    monkeypatch.setattr(sys, "argv", ["benchmark_scaling.py", *map(str, words)])
+    benchmark_scaling.main()
+
+
+def test_one_and_two_processes_and_a_run_that_fails(tmp_path, monkeypatch, capfd):
+    settings = PathfinderSettings(6)
+    write_split(str(tmp_path / "pathfinder"), settings, "train", 8, progress=False)
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    output, small = tmp_path / "scaling.json", ["MODEL.RECURRENT.STEPS", 2, "MODEL.RECURRENT.NEUMANN_TERMS", 1]
+    counts = ["--processes", 1, 2, "--iterations", 60, "--output", output]
+    _run(monkeypatch, *counts, *small)
+    one, two = json.loads(output.read_text())["rows"]
+    assert (one["processes"], two["processes"], one["linear"]) == (1, 2, 1)
+    for row in (one, two):
+        assert 0 <= row["data"] < row["milliseconds"]
+        assert row["images_per_second"] == pytest.approx(2e3 * row["processes"] / row["milliseconds"])
+    assert two["linear"] == pytest.approx(one["milliseconds"] / two["milliseconds"])
+    assert len(capfd.readouterr().out.splitlines()) == 4
+
+    with pytest.raises(SystemExit, match="(?s)the run on 1 ended with status [12].*MODEL.RECURRENT.STEPS must be at least 1"):
+        _run(monkeypatch, *counts, "MODEL.RECURRENT.STEPS", 0)
+
+
+def test_too_short_runs_are_refused(monkeypatch, capsys):
+    with pytest.raises(SystemExit) as end:
+        _run(monkeypatch, "--iterations", 59)
+    assert end.value.code == 2 and "fewer than 60" in capsys.readouterr().err
