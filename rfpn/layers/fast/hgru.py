@@ -45,8 +45,8 @@ class FastHGRU(FastForm):
     """An :class:`rfpn.layers.HGRUCell` made ready for one forward pass on drives of one shape.
 
     Everything that depends on the weights alone (transforms of the kernels) is computed once, here. Works in float32,
-    or float64 where the drive is. Under bfloat16 autocast J's factors are kept in bfloat16, which halves what transposed
-    products read most; all else stays as it is. What it records can be differentiated once.
+    or float64 where the drive is. Under bfloat16 autocast products of spectra take bfloat16 and sum in float32, and J's
+    factors are kept in bfloat16; all else stays as it is. What it records can be differentiated once.
     """
 
     recorded = _Recorded
@@ -58,15 +58,15 @@ class FastHGRU(FastForm):
         """
         super().__init__(cell)
         self.kernel_size = cell.inhibition.kernel_size[0]
+        half = autocast_dtype(x) == torch.bfloat16
+        self._factor_dtype = torch.bfloat16 if half else x.dtype
         shape = spectral.canvas_shape(x, self.kernel_size)
         with torch.no_grad():
-            self.spectra = tuple(
-                spectral.kernel_spectrum(conv.weight, shape[2:]) for conv in (cell.inhibition, cell.excitation)
-            )
+            spectra = [spectral.kernel_spectrum(conv.weight, shape[2:]) for conv in (cell.inhibition, cell.excitation)]
+            self.spectra = [spectral.half_spectrum(spectrum) for spectrum in spectra] if half else spectra
             self.weights = _weights(cell)
             # the margins of both stay zero: stages write samples only
             self._gated, self._s = (x.new_zeros(shape, dtype=spectral.complex_dtype(x.dtype)) for _ in range(2))
-        self._factor_dtype = torch.bfloat16 if autocast_dtype(x) == torch.bfloat16 else x.dtype
         self.stages, self.adjoint_stages = hgru_stages, hgru_adjoint_stages
         if available(x):
             from rfpn.layers.fast import hgru_adjoint_triton, hgru_triton

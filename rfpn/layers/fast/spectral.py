@@ -59,6 +59,14 @@ def kernel_spectrum(weight: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.fft.fft2(padded).conj().div_(size[0] * size[1]).resolve_conj()
 
 
+def half_spectrum(spectrum: Tensor) -> Tensor:
+    """A kernel's spectrum (Co, Ci, S1, S2) for products in bfloat16: (S1, S2, Ci, Co, 2), real and imaginary parts.
+
+    The matrix of one frequency lies in one piece, for tensor cores.
+    """
+    return torch.view_as_real(spectrum).bfloat16().permute(2, 3, 1, 0, 4).contiguous()
+
+
 def correlate(canvas: Tensor, spectrum: Tensor, transposed: bool = False) -> tuple[Tensor, Tensor]:
     """Convolve a canvas (M, Ci, S1, S2) with the kernel of ``spectrum``; ``transposed`` gives the adjoint, Co to Ci.
 
@@ -74,11 +82,17 @@ def inverse(transformed: Tensor) -> Tensor:
 
 
 def multiply(transformed: Tensor, spectrum: Tensor, transposed: bool = False) -> Tensor:
-    """Σ over input channels of spectrum (Co, Ci, S1, S2) times transformed (M, Ci, S1, S2), at every frequency."""
+    """Σ over input channels of spectrum (Co, Ci, S1, S2) times transformed (M, Ci, S1, S2), at every frequency.
+
+    A spectrum of :func:`half_spectrum` has ``transformed`` rounded to bfloat16 too; sums are in float32.
+    """
     if available(transformed):
         from rfpn.layers.fast.spectral_triton import multiply as kernel
 
         return kernel(transformed, spectrum, transposed)
+    if not spectrum.is_complex():
+        spectrum = torch.view_as_complex(spectrum.float()).permute(3, 2, 0, 1)
+        transformed = torch.view_as_complex(torch.view_as_real(transformed).bfloat16().float())
     if transposed:
         return torch.einsum("oiyx,moyx->miyx", spectrum.conj(), transformed)
     return torch.einsum("oiyx,miyx->moyx", spectrum, transformed)

@@ -87,17 +87,17 @@ def test_other_memory_formats(kind, device):
         assert_close(found[name], expected, 1e-4, name)
 
 
-@pytest.mark.skipif(interprets(), reason="Triton's interpreter gets products of bfloat16 wrong")
-def test_hgru_keeps_factors_in_half_precision_under_autocast_and_all_else_in_single(device):
+def test_hgru_under_bfloat16_autocast(device):
     torch.manual_seed(2)
     x, g = torch.rand(3, 4, 9, 12, device=device), torch.randn(3, 4, 9, 12, device=device)
     fast, plain = (RecurrentLayer(hgru(device=device), 6, lipschitz=True, coefficient=0.0, fast=f) for f in ("auto", "off"))
     wanted = _run(plain, x, g)
     with torch.autocast(device, torch.bfloat16):
-        assert {f.dtype for f in fast.form(x).linearize(x, x).factors} == {torch.bfloat16}
+        form = fast.form(x)
+        assert {t.dtype for t in (*form.linearize(x, x).factors, *form.spectra)} == {torch.bfloat16}
         output, found = _run(fast, x, g)
-    # kernels ignore autocast, the torch operations in their place do not
-    assert_close(output.hidden, wanted[0].hidden, 1e-5 if device == "cuda" else 1e-3, "hidden")
+    assert output.hidden.dtype == torch.float32
+    assert_close(output.hidden, wanted[0].hidden, 3e-3, "hidden")
     whole = [torch.cat([gradient.flatten() for gradient in gradients.values()]) for gradients in (found, wanted[1])]
     assert_close(*whole, 1e-2, "whole gradient")
 

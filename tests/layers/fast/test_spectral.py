@@ -3,7 +3,7 @@ import torch
 from torch.nn import functional as F
 
 from rfpn.layers.fast import spectral
-from tests.layers.fast.fast_problems import DEVICES, assert_close
+from tests.layers.fast.fast_problems import DEVICES, assert_close, interprets
 
 SHAPES = [(3, 5, 4, 11, 13, 7), (2, 3, 3, 9, 6, 5), (1, 2, 3, 8, 8, 15)]
 
@@ -35,6 +35,26 @@ def test_convolution_its_adjoint_and_the_kernel_gradient(shape, dtype, tolerance
     assert_close(spectral.unpack(adjoint, x), expected_x, tolerance, "adjoint")
     gradient = spectral.weight_gradient(transformed, transformed_cotangent, edge)
     assert_close(gradient, expected_weight, tolerance, "kernel's gradient")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("entries, c_in, c_out, size", [(3, 5, 4, (3, 5)), (18, 20, 37, (2, 3)), (2, 70, 25, (2, 2))])
+def test_products_in_bfloat16(entries, c_in, c_out, size, device):
+    """More entries, rows and terms than one program holds, too."""
+    torch.manual_seed(0)
+    spectrum = torch.randn(c_out, c_in, *size, dtype=torch.complex64, device=device)
+    half = spectral.half_spectrum(spectrum)
+    exact = _rounded(spectrum)
+    for transposed, channels, equation in ((False, c_in, "oiyx,miyx->moyx"), (True, c_out, "oiyx,moyx->miyx")):
+        x = torch.randn(entries, channels, *size, dtype=torch.complex64, device=device)
+        expected = torch.einsum(equation, exact.conj() if transposed else exact, _rounded(x))
+        value = torch.view_as_real(spectral.multiply(x, half, transposed))
+        # the interpreter leaves x as it is
+        assert_close(value, torch.view_as_real(expected), 3e-3 if interprets() else 2e-6, equation)
+
+
+def _rounded(x):
+    return torch.view_as_complex(torch.view_as_real(x).bfloat16().double())
 
 
 def _canvas(x, edge):
