@@ -11,16 +11,17 @@ file is named, and the exit status is then 1. Run it again at any time: correct 
 import argparse
 import os
 import sys
-from concurrent.futures.process import BrokenProcessPool
 
 from tqdm import tqdm
 
 from rfpn.data.annotations import read_instances_json, read_panoptic_json
+from rfpn.data.files import datasets_root
+from rfpn.data.programs import one_line_errors
 from rfpn.data.semantic import prepare_split, split_of_folder
 
 
 def build_parser() -> argparse.ArgumentParser:
-    root = os.path.join(os.getenv("DETECTRON2_DATASETS", "datasets"), "coco")
+    root = os.path.join(datasets_root(), "coco")
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
@@ -48,8 +49,6 @@ def prepare(split: str, args: argparse.Namespace) -> list:
         )
         if os.path.exists(paths.instances_json):
             read_instances_json(paths.instances_json)
-    except BrokenProcessPool:
-        return ["a process was ended from outside, perhaps for lack of memory; take fewer --workers"]
     except (OSError, ValueError) as error:
         return [str(error)]
     print(f"{split}: {count} pictures, {written} label maps made in {paths.sem_seg_root}, {len(problems)} problems")
@@ -57,16 +56,20 @@ def prepare(split: str, args: argparse.Namespace) -> list:
 
 
 def main() -> int:
+    """Prepare all splits; the exit status, 1 where files of theirs are wrong."""
     args = build_parser().parse_args()
-    if args.workers < 1:
-        print(f"prepare_coco_panoptic: --workers must be at least 1, got {args.workers}", file=sys.stderr)
-        return 2
-    problems = [f"{split}: {line}" for split in args.splits for line in prepare(split, args)]
-    for line in problems:
-        print(line, file=sys.stderr)
-    if problems:
-        print(f"prepare_coco_panoptic: {len(problems)} problems; mend them and run again", file=sys.stderr)
-    return 1 if problems else 0
+    found = 0
+    with one_line_errors():
+        if args.workers < 1:
+            raise ValueError(f"--workers must be at least 1, got {args.workers}")
+        for split in args.splits:
+            # at once: the next split may be interrupted
+            for line in prepare(split, args):
+                print(f"{split}: {line}", file=sys.stderr)
+                found += 1
+    if found:
+        print(f"prepare_coco_panoptic: {found} problems; mend them and run again", file=sys.stderr)
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

@@ -12,16 +12,17 @@ Run the same command again to go on with a stopped run. The files do not depend 
 import argparse
 import io
 import os
-import sys
 import time
 from dataclasses import MISSING, fields
 from pathlib import Path
 
 from PIL import Image
 
-from rfpn.data.pathfinder.dataset import SplitExistsError, split_folder, write_split
+from rfpn.data.files import datasets_root
+from rfpn.data.pathfinder.dataset import split_folder, write_split
 from rfpn.data.pathfinder.generator import generate_sample
-from rfpn.data.pathfinder.settings import SPLITS, GenerationError, PathfinderSettings
+from rfpn.data.pathfinder.settings import SPLITS, PathfinderSettings
+from rfpn.data.programs import one_line_errors
 
 
 def parse_args(argv=None) -> argparse.Namespace:
@@ -32,7 +33,7 @@ def parse_args(argv=None) -> argparse.Namespace:
     parser.add_argument("--num", type=int, help="samples in the split; published: 190000 train, 10000 test")
     parser.add_argument("--seed", type=int, default=0, help="of the whole set, 0 or more (default: 0)")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: one per core)")
-    root = Path(os.environ.get("DETECTRON2_DATASETS", "datasets")) / "pathfinder"
+    root = Path(datasets_root()) / "pathfinder"
     parser.add_argument("--output", type=Path, default=root, help=f"parent folder (default: {root})")
     parser.add_argument("--benchmark", action="store_true", help="print milliseconds a sample on one core, and leave")
     looks = parser.add_argument_group("settings, in pixels of the window")
@@ -59,26 +60,19 @@ def benchmark(num: int):
         print(f"length {length}: {1000 * (time.process_time() - start) / num:.1f} ms a sample, mean of {num}")
 
 
-def main(argv=None) -> int:
-    """Generate a split; the exit status, 130 where it was stopped by hand."""
+def main(argv=None) -> None:
+    """Generate a split, or measure."""
     args = parse_args(argv)
-    if args.benchmark:
-        benchmark(num=args.num or 200)
-        return 0
-    options = {field.name: getattr(args, field.name) for field in fields(PathfinderSettings)}
-    folder = split_folder(args.output, args.length, args.split)
-    try:
+    with one_line_errors():
+        if args.benchmark:
+            benchmark(num=args.num or 200)
+            return
+        options = {field.name: getattr(args, field.name) for field in fields(PathfinderSettings)}
         settings = PathfinderSettings(**{name: value for name, value in options.items() if value is not None})
         written = write_split(args.output, settings, args.split, args.num, args.seed, args.workers)
-    except (SplitExistsError, GenerationError, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("stopped: run the same command again to go on", file=sys.stderr)
-        return 130
+    folder = split_folder(args.output, args.length, args.split)
     print(f"{folder} is finished: {args.num} samples, {written or 'none'} of them written now")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -8,17 +8,18 @@ The same options and seed give the same bytes for any number of workers. Where t
 
 import argparse
 import os
-import sys
 
 from tqdm import tqdm
 
+from rfpn.data.files import datasets_root
+from rfpn.data.programs import one_line_errors
 from rfpn.data.scenes.dataset import IMAGE_FORMATS, write_scenes
 from rfpn.data.scenes.render import SceneOptions
 
 
 def build_parser() -> argparse.ArgumentParser:
     default = SceneOptions()
-    root = os.path.join(os.getenv("DETECTRON2_DATASETS", "datasets"), "scenes")
+    root = os.path.join(datasets_root(), "scenes")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", default=root, help="folder (default: %(default)s)")
     parser.add_argument("--train", type=int, default=2000, help="scenes for training, 0 for none (default: %(default)s)")
@@ -44,7 +45,8 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main() -> int:
+def main() -> None:
+    """Make both splits."""
     args = build_parser().parse_args()
     options = SceneOptions(
         height=args.size[0],
@@ -60,7 +62,7 @@ def main() -> int:
     for split, count in (("train", args.train), ("val", args.val)):
         if count == 0:
             continue
-        try:
+        with one_line_errors():
             made = write_scenes(
                 args.output,
                 split,
@@ -71,12 +73,8 @@ def main() -> int:
                 workers=args.workers,
                 progress=lambda results: tqdm(results, total=count, desc=f"scenes {split}"),
             )
-        except (ValueError, OSError) as error:
-            print(f"prepare_scenes: {error}", file=sys.stderr)
-            return 1
         print(f"{args.output}: {count} {split} scenes " + ("made" if made else "there already"))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -20,6 +20,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 PROGRAMS = sorted([*(ROOT / "tools").glob("*.py"), *(ROOT / "datasets").glob("*.py")])
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 PROGRAM = re.compile(r"(tools|datasets|examples)/\S+\.py")
 KEY = re.compile(r"\b(?:MODEL|SOLVER|INPUT|DATASETS|DATALOADER|TEST)(?:\.[A-Z0-9_]+)+\b")
 # programs that may be named in front of a path
@@ -135,6 +136,24 @@ def test_commands_in_programs_own_help(program, monkeypatch):
     monkeypatch.chdir(ROOT)
     for call in program_calls(ast.get_docstring(ast.parse(program.read_text("utf-8")), clean=False) or ""):
         check_call(call, monkeypatch)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_overrides_in_comments_of_configurations(path):
+    from rfpn.config import get_cfg
+
+    for line in path.read_text("utf-8").splitlines():
+        comment = line.partition("#")[2]
+        for key in KEY.findall(comment):
+            value = re.search(rf"{re.escape(key)} ([\w.]*\w)", comment)
+            get_cfg().merge_from_list([key, value[1]] if value else [])
+            assert value or _value(get_cfg(), key) is not None, f"no key {key}"
+
+
+def _value(cfg, key: str):
+    for part in key.split("."):
+        cfg = cfg[part]
+    return cfg
 
 
 @by_page

@@ -2,7 +2,6 @@
 
 import argparse
 import csv
-import json
 import os
 from typing import Iterator
 
@@ -15,6 +14,7 @@ from detectron2.utils.logger import setup_logger
 from torch import nn
 
 from rfpn.analysis.unrolling import has_recurrent_layer, is_pathfinder
+from rfpn.data.files import whole_file, write_json
 from rfpn.engine.checkpoint import load_for_evaluation
 from rfpn.engine.setup import check_weights, load_cfg
 
@@ -118,24 +118,20 @@ def open_output(args, configs: dict[str, CfgNode], job: str) -> str:
 def write_table(path: str, rows: list[dict]) -> None:
     """Write rows as CSV; a row without a column's value leaves it empty."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    with open(path, "w", newline="") as file:
+    with whole_file(path) as temporary, open(temporary, "w", newline="") as file:
         writer = csv.DictWriter(file, names)
         writer.writeheader()
         writer.writerows(rows)
 
 
-def write_json(path: str, content) -> None:
-    """Write JSON, with null for numbers that are not finite."""
-    with open(path, "w") as file:
-        json.dump(_finite(content), file, indent=1)
-        file.write("\n")
-
-
 def write_results(folder: str, job: str, rows: list[dict], summaries: dict[str, dict]) -> None:
-    """Rows into <job>.csv; the summary of each model, by its name, into <job>.json and onto the console."""
+    """Rows into <job>.csv; the summary of each model, by its name, into <job>.json and onto the console.
+
+    In JSON null stands for numbers that are not finite.
+    """
     print_table([{"model": name, **summary} for name, summary in summaries.items()])
     write_table(os.path.join(folder, f"{job}.csv"), rows)
-    write_json(os.path.join(folder, f"{job}.json"), summaries)
+    write_json(os.path.join(folder, f"{job}.json"), _finite(summaries), indent=1)
 
 
 def print_table(rows: list[dict]) -> None:

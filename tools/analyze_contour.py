@@ -20,10 +20,9 @@ from rfpn.analysis.contour_growth import (
     joining_counts,
     joining_steps,
 )
-from rfpn.analysis.unrolling import recurrent_layer
+from rfpn.analysis.unrolling import is_pathfinder
 from rfpn.data.build import build_test_loader
 from rfpn.engine.setup import one_line_errors
-from rfpn.modeling import PathfinderNet
 
 _COLUMNS = 8
 
@@ -34,6 +33,9 @@ def main(args) -> None:
         if args.images < 1:
             raise ValueError(f"--images must be at least 1, got {args.images}")
         configs = model_configs(args)
+        for name, cfg in configs.items():
+            if not is_pathfinder(cfg):
+                raise ValueError(f"{name} is no Pathfinder model; see tools/analyze_flood_fill.py for mask heads")
         steps = args.steps or 2 * max(cfg.MODEL.RECURRENT.STEPS for cfg in configs.values())
         # the same images for all models
         dataset = dataset_of(args, next(iter(configs.values())))
@@ -41,9 +43,6 @@ def main(args) -> None:
         folder = open_output(args, configs, "contour")
         joined, rows = {}, []
         for name, _, model in load_models(configs):
-            if not isinstance(model, PathfinderNet):
-                raise ValueError(f"{name} is no Pathfinder model; see tools/analyze_flood_fill.py for mask heads")
-            recurrent_layer(model)
             # the whole batch, for its norms
             batch = next(iter(loaders[name]))
             growth = contour_growth(model, batch, steps)[:, : args.images]

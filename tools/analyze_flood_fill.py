@@ -18,6 +18,7 @@ from analysis_models import analysis_parser, dataset_of, load_models, model_conf
 from arguments import natural
 from rfpn.analysis.flood_fill import draw_flood_fill, draw_scores, similarity, summarise, tessellate
 from rfpn.analysis.object_growth import object_growths
+from rfpn.data.build import build_test_loader
 from rfpn.engine.setup import one_line_errors
 
 
@@ -27,10 +28,14 @@ def main(args) -> None:
         if args.cells < 5 or args.bridge < 0 or args.examples < 1 or not 0 < args.threshold < 1:
             raise ValueError("--cells must be at least 5, --bridge 0, --examples 1; --threshold must lie in (0, 1)")
         configs = model_configs(args)
+        datasets = {name: dataset_of(args, cfg) for name, cfg in configs.items()}
+        for name, dataset in datasets.items():
+            # which checks the set, so that no misfit is found once other models are scored
+            build_test_loader(configs[name], dataset)
         folder = open_output(args, configs, "flood_fill")
         rows, found, examples, summaries = [], {}, [], {}
         for name, cfg, model in load_models(configs):
-            compared, small = compare(args, cfg, model)
+            compared, small = compare(args, cfg, model, datasets[name])
             if not compared:
                 raise ValueError(f"{name}: none of {small} objects is large enough to tessellate: give more --images, or larger ones")
             found[name] = [score for *_, score in compared]
@@ -47,11 +52,11 @@ def main(args) -> None:
     print(f"written to {folder}")
 
 
-def compare(args, cfg, model) -> tuple[list, int]:
+def compare(args, cfg, model, dataset: str) -> tuple[list, int]:
     """(object, tessellation, similarity) for each object, and the number of those too small."""
     steps = args.steps or cfg.MODEL.RECURRENT.TEST_STEPS or cfg.MODEL.RECURRENT.STEPS
     compared, small = [], 0
-    growths = object_growths(cfg, model, dataset_of(args, cfg), steps, args.images, args.boxes == "predicted")
+    growths = object_growths(cfg, model, dataset, steps, args.images, args.boxes == "predicted")
     for thing in tqdm(growths, desc="objects", disable=None):
         cells = tessellate(thing.mask, args.cells, args.seed, args.bridge)
         if cells is None:

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator
 
+import numpy as np
+
 
 def positive(word: str) -> int:
     """A whole number of at least 1."""
@@ -48,6 +50,20 @@ def read_json_lines(path: str) -> list:
     """What the lines of a file hold, each one JSON. Raises OSError or ValueError naming it."""
     lines = Path(path).read_text(encoding="utf-8").splitlines()
     return [_parsed(f"{path}, line {number}", line) for number, line in enumerate(lines, start=1)]
+
+
+def read_npz(path: str) -> dict[str, np.ndarray]:
+    """Arrays by name from an .npz archive; nothing in it is run. Raises ValueError naming one that cannot be read."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = dict(archive)
+    # damaged archives raise almost anything
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read as .npz archive: {' '.join(str(error).split())}") from None
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"{path} is no .npz archive: {name!r} in it is no array")
+    return arrays
 
 
 @contextmanager

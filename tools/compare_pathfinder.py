@@ -7,13 +7,12 @@ Everything is measured on the pictures alone, the same way on both sides. The re
 """
 
 import argparse
-import zipfile
 
 import numpy as np
 from PIL import Image
 from scipy import ndimage
 
-from arguments import natural, png_file, positive, usage_errors
+from arguments import natural, png_file, positive, read_npz, usage_errors
 from rfpn.data.pathfinder.generator import generate_sample
 from rfpn.data.pathfinder.render import target_share
 
@@ -180,14 +179,12 @@ def main(argv=None) -> None:
 
 
 def read_reference(path: str, lengths: list[int]) -> dict[str, np.ndarray]:
-    """Pictures of all lengths. Raises OSError or ValueError naming a file that does not hold them."""
+    """Pictures of all lengths. Raises ValueError naming a file that does not hold them."""
     names = [f"{kind}_{length}" for length in lengths for kind in ("image", "target")]
-    if not zipfile.is_zipfile(path):
-        raise ValueError(f"--reference {path} is no .npz archive")
-    with np.load(path) as archive:
-        if missing := [name for name in names if name not in archive]:
-            raise ValueError(f"--reference {path} has no {', '.join(missing)}; see --lengths")
-        return {name: archive[name] for name in names}
+    arrays = read_npz(path)
+    if missing := [name for name in names if name not in arrays]:
+        raise ValueError(f"--reference {path} has no {', '.join(missing)}; see --lengths")
+    return {name: arrays[name] for name in names}
 
 
 if __name__ == "__main__":

@@ -9,12 +9,11 @@ Reads .pth files that hold tensors and numpy arrays, .pkl and .npz files of arra
 
 import argparse
 import os
-import zipfile
 
-import numpy as np
 import torch
 from detectron2.modeling import build_model
 
+from arguments import read_npz
 from rfpn.data.files import whole_file
 from rfpn.engine.checkpoint import read_checkpoint
 from rfpn.engine.convert import convert_released, head_of, is_released
@@ -22,23 +21,20 @@ from rfpn.engine.setup import load_cfg, one_line_errors
 
 
 def read(path: str) -> dict[str, torch.Tensor]:
-    """Name -> tensor from a checkpoint file."""
+    """Name -> tensor from a checkpoint file; where names in an .npz bear the prefix ``state_dict/``, of those that do.
+
+    Raises:
+        OSError, ValueError: naming the file that cannot be read, or holds what is no tensor.
+    """
     if path.endswith(".npz"):
-        state = read_npz(path)
+        arrays, prefix = read_npz(path), "state_dict/"
+        state = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)} or arrays
     else:
         state = read_checkpoint(path)["model"]
-    return {name: torch.as_tensor(value) for name, value in state.items()}
-
-
-def read_npz(path: str) -> dict[str, np.ndarray]:
-    """Name -> array of an .npz file; where names bear the prefix ``state_dict/``, of those that do."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
-    except (ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{os.path.abspath(path)} is damaged or no .npz file of arrays ({error})") from None
-    prefix = "state_dict/"
-    return {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)} or arrays
+        return {name: torch.as_tensor(value) for name, value in state.items()}
+    except TypeError as error:  # arrays of text
+        raise ValueError(f"{os.path.abspath(path)} holds what is no tensor ({error})") from None
 
 
 def convert(args) -> None:

@@ -24,7 +24,7 @@ from detectron2.utils.logger import setup_logger
 from tqdm import tqdm
 
 from rfpn.analysis.figures import enlarge, side_by_side, stack_rows, write_picture
-from rfpn.analysis.media import Video, find_media, is_video, output_paths, write_video
+from rfpn.analysis.media import Video, find_media, free_path, is_video, output_paths, write_video
 from rfpn.analysis.overlay import Overlay, build_overlay, enlargement
 from rfpn.analysis.time_course import parse_steps
 from rfpn.config import get_cfg
@@ -135,7 +135,8 @@ def draw_pictures(draw: Drawer, targets: dict[str, str], folder: str) -> list[st
             write_picture(target, picture)
             rows += [picture] if len(rows) < _SHEET_ROWS else []
     if draw.steps and len(rows) > 1:
-        write_picture(os.path.join(folder, "steps.png"), stack_rows(rows))
+        sheet = free_path(os.path.join(folder, "steps.png"), [*targets, *targets.values()])
+        write_picture(sheet, stack_rows(rows))
     return problems
 
 

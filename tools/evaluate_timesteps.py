@@ -32,6 +32,8 @@ def main(args):
     """What every process of the job does."""
     with one_line_errors():
         steps = parse_steps(args.steps)
+        if args.resume and args.weights:
+            raise ValueError("--resume takes the last checkpoint of OUTPUT_DIR, not those of --weights: give one of the two")
         configs = model_configs(args)
         datasets = {m: datasets_of(args, cfg) for m, cfg in configs.items()}
         score = MAIN_SCORE[kind_of([name for names in datasets.values() for name in names])]

@@ -17,8 +17,10 @@ from detectron2.engine import DefaultPredictor, HookBase, default_argument_parse
 from tqdm import tqdm
 
 from rfpn.analysis.figures import PanopticTruth, draw_panoptic, enlarge, side_by_side, write_picture
+from rfpn.data.files import datasets_root, write_json
 from rfpn.data.images import read_image
 from rfpn.data.scenes.dataset import write_scenes
+from rfpn.engine.checkpoint import name_full_disk
 from rfpn.engine.setup import one_line_errors, setup
 from rfpn.engine.trainer import Trainer
 from rfpn.evaluation.panoptic import visible_segments
@@ -31,31 +33,32 @@ SCALE = 2.0
 
 def main(args) -> None:
     """Generate, train, score, draw."""
-    trainer, seconds = train(args, make_scenes)
-    # Detectron2 evaluates at the end of training and keeps the results here
-    scores = trainer._last_eval_results["panoptic_seg"]
-    metrics = {key: round(float(scores[key]), 2) for key in ("PQ", "PQ_th", "PQ_st", "SQ", "RQ")}
-    folder = os.path.dirname(trainer.cfg.OUTPUT_DIR)
-    draw(trainer.cfg, folder)
-    write_metrics(folder, {**metrics, "seconds": round(seconds, 1)})
+    run(args, make_scenes, score, draw)
 
 
-def train(args, make_data: Callable[[], None]) -> tuple[Trainer, float]:
-    """Make the data sets and train as the command line says: the trainer, and the seconds of training."""
+def run(args, make_data: Callable[[], None], score: Callable[[Trainer], dict], draw: Callable[[Trainer, str], None]) -> None:
+    """Make the data sets, train as the command line says, score, draw.
+
+    Scores and seconds of training go into metrics.json beside OUTPUT_DIR and onto the console. Wrong input, a full disk,
+    values that are not finite and Ctrl-C end the program in one line.
+
+    Args:
+        score: of a trained trainer, by name. draw: with a trained trainer, into the folder of metrics.json.
+    """
     with one_line_errors():
         make_data()
-        trainer = Trainer(setup(args))
-        trainer.resume_or_load(resume=args.resume)
-    clock = TrainingClock()
-    trainer.register_hooks([clock])
-    trainer.train()
-    return trainer, clock.seconds
-
-
-def write_metrics(folder: str, metrics: dict) -> None:
-    """Scores into metrics.json in ``folder`` and onto the console."""
-    with open(os.path.join(folder, "metrics.json"), "w") as file:
-        json.dump(metrics, file, indent=1)
+        cfg = setup(args)
+        with name_full_disk(cfg.OUTPUT_DIR):
+            trainer = Trainer(cfg)
+            trainer.resume_or_load(resume=args.resume)
+            clock = TrainingClock()
+            trainer.register_hooks([clock])
+            trainer.train()
+            metrics = {**score(trainer), "seconds": round(clock.seconds, 1)}
+            folder = os.path.dirname(cfg.OUTPUT_DIR)
+            # before the pictures: no fault of theirs costs the scores
+            write_json(os.path.join(folder, "metrics.json"), metrics, indent=1)
+            draw(trainer, folder)
     print(json.dumps(metrics))
 
 
@@ -75,7 +78,7 @@ class TrainingClock(HookBase):
 
 def make_scenes() -> None:
     """The generated set under DETECTRON2_DATASETS, made once."""
-    root = os.path.join(os.getenv("DETECTRON2_DATASETS", "datasets"), "scenes")
+    root = os.path.join(datasets_root(), "scenes")
     for split, count in SCENES.items():
         workers = os.cpu_count() or 1
         write_scenes(
@@ -83,12 +86,19 @@ def make_scenes() -> None:
         )
 
 
-def draw(cfg, folder: str) -> None:
+def score(trainer: Trainer) -> dict[str, float]:
+    """PQ and its parts in percent."""
+    # Detectron2 evaluates at the end of training and keeps the results here
+    scores = trainer._last_eval_results["panoptic_seg"]
+    return {key: round(float(scores[key]), 2) for key in ("PQ", "PQ_th", "PQ_st", "SQ", "RQ")}
+
+
+def draw(trainer: Trainer, folder: str) -> None:
     """Image, ground truth and prediction side by side for the first held-out scenes."""
+    cfg = trainer.cfg.clone()
     name = cfg.DATASETS.TEST[0]
     metadata = MetadataCatalog.get(name)
     truth = PanopticTruth(metadata)
-    cfg = cfg.clone()
     cfg.defrost()
     cfg.MODEL.WEIGHTS = os.path.join(cfg.OUTPUT_DIR, "model_final.pth")
     predict = DefaultPredictor(cfg)

@@ -11,14 +11,17 @@ timesteps.csv and timesteps.png (IoU and residual by step), and into run/ what e
 import os
 
 from detectron2.engine import default_argument_parser
-from run_demo import train, write_metrics
+from run_demo import run
 
 from rfpn.analysis.contour_growth import contour_growth, draw_contour_growth, draw_joining_steps, joining_steps
 from rfpn.analysis.time_course import Course, evaluate_time_course, plot_time_course, write_csv
+from rfpn.analysis.unrolling import first_batches
 from rfpn.data.build import build_test_loader
+from rfpn.data.files import datasets_root
 from rfpn.data.pathfinder.dataset import write_split
 from rfpn.data.pathfinder.registration import EASY_FOLDER, EASY_LENGTH
 from rfpn.data.pathfinder.settings import PathfinderSettings
+from rfpn.engine.trainer import Trainer
 from rfpn.evaluation.pathfinder import PathfinderEvaluator
 
 CONFIG = os.path.join(os.path.dirname(__file__), "..", "configs", "quick_schedules", "pathfinder_demo.yaml")
@@ -42,35 +45,38 @@ BRIGHT = 60  # grey value above which a pixel belongs to a stroke
 
 def main(args) -> None:
     """Generate, train, score, draw."""
-    trainer, seconds = train(args, make_images)
-    cfg = trainer.cfg
-    folder = os.path.dirname(cfg.OUTPUT_DIR)
-    loader = build_test_loader(cfg, cfg.DATASETS.TEST[0])
-    # Detectron2 evaluates at the end of training and keeps the results here
-    scores = trainer._last_eval_results["pathfinder"]
-    metrics = {key: round(float(scores[key]), 4) for key in ("IoU", "IoU_published", "precision", "recall")}
-    metrics["IoU_every_stroke"] = round(iou_of_every_stroke(loader), 4)
-    draw(cfg, trainer.model.eval(), loader, folder)
-    write_metrics(folder, {**metrics, "seconds": round(seconds, 1)})
+    run(args, make_images, score, draw)
 
 
 def make_images() -> None:
     """The easy set under DETECTRON2_DATASETS, made once."""
-    root = os.path.join(os.getenv("DETECTRON2_DATASETS", "datasets"), EASY_FOLDER)
+    root = os.path.join(datasets_root(), EASY_FOLDER)
     for split, count in IMAGES.items():
         write_split(root, EASY, split, count, workers=os.cpu_count() or 1)
 
 
-def draw(cfg, model, loader, folder: str) -> None:
+def score(trainer: Trainer) -> dict[str, float]:
+    """Scores of the target contour, and the IoU of marking every stroke."""
+    # Detectron2 evaluates at the end of training and keeps the results here
+    scores = trainer._last_eval_results["pathfinder"]
+    metrics = {key: round(float(scores[key]), 4) for key in ("IoU", "IoU_published", "precision", "recall")}
+    loader = build_test_loader(trainer.cfg, trainer.cfg.DATASETS.TEST[0])
+    return {**metrics, "IoU_every_stroke": round(iou_of_every_stroke(loader), 4)}
+
+
+def draw(trainer: Trainer, folder: str) -> None:
     """The answer after each step for some held-out images, and the scores by step for all."""
+    cfg, model = trainer.cfg, trainer.model.eval()
     trained, name = cfg.MODEL.RECURRENT.STEPS, cfg.DATASETS.TEST[0]
+    loader = build_test_loader(cfg, name)
     steps = 2 * trained
     scores = evaluate_time_course(model, loader, list(range(1, steps + 1)), lambda: PathfinderEvaluator(name))
     courses = [Course("hGRU, C-RBP", name, trained, scores)]
     write_csv(os.path.join(folder, "timesteps.csv"), courses)
     plot_time_course(os.path.join(folder, "timesteps.png"), courses, "IoU")
-    inputs = [record for batch in list(loader)[: PICTURES // cfg.SOLVER.IMS_PER_BATCH] for record in batch]
-    growth = contour_growth(model, inputs, steps)
+    inputs = [record for batch in first_batches(loader, PICTURES) for record in batch]
+    growth = contour_growth(model, inputs, steps)[:, :PICTURES]
+    inputs = inputs[:PICTURES]
     draw_contour_growth(os.path.join(folder, "contour_growth.png"), inputs, growth, list(range(1, trained + 1)) + [steps])
     joined = {"joining step": joining_steps(growth[:trained])}
     draw_joining_steps(os.path.join(folder, "joining_steps.png"), inputs, joined, trained)

@@ -43,4 +43,4 @@ if __name__ == "__main__":
     arguments = default_argument_parser().parse_args()
     with one_line_errors():
         check_gpus(arguments)
-    launch(main, arguments)
+        launch(main, arguments)

@@ -44,22 +44,29 @@ def output_paths(files: list[str], folder: str) -> dict[str, str]:
 
     No path is that of one of the files themselves.
     """
-    taken, targets = {os.path.realpath(path) for path in files}, {}
+    taken, targets = set(files), {}
     for path in files:
         stem, suffix = os.path.splitext(os.path.basename(path))[0], ".mp4" if is_video(path) else ".png"
-        target, number = os.path.join(folder, stem + suffix), 1
-        while os.path.realpath(target) in taken:
-            number += 1
-            target = os.path.join(folder, f"{stem}_{number}{suffix}")
-        taken.add(os.path.realpath(target))
-        targets[path] = target
+        targets[path] = free_path(os.path.join(folder, stem + suffix), taken)
+        taken.add(targets[path])
     return targets
+
+
+def free_path(path: str, taken: Iterable[str]) -> str:
+    """``path``, its stem numbered where it is that of one of the files ``taken``."""
+    real = {os.path.realpath(other) for other in taken}
+    (stem, suffix), number = os.path.splitext(path), 1
+    while os.path.realpath(path) in real:
+        number += 1
+        path = f"{stem}_{number}{suffix}"
+    return path
 
 
 class Video:
     """The frames of a video file, (H, W, 3) RGB uint8, one at a time.
 
-    ``fps``: frames a second. ``length``: number of frames that the file announces, 0 if it does not.
+    ``fps``: frames a second. ``length``: number of frames that the file announces, 0 if it does not; some containers
+    announce their duration, which sound may prolong.
     """
 
     def __init__(self, path: str):
@@ -75,7 +82,7 @@ class Video:
         self.length = max(0, int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT)))
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        """All frames, once. Raises ValueError where the file ends before its last one."""
+        """All frames, once. Raises ValueError where the file has none, or ends well before its last one."""
         count = 0
         try:
             while (read := self._capture.read())[0]:
@@ -83,7 +90,7 @@ class Video:
                 yield read[1][..., ::-1]
         finally:
             self._capture.release()
-        if count == 0 or count < self.length:
+        if count == 0 or count < 0.9 * self.length - 0.2 * self.fps:
             raise ValueError(f"{self.path}: damaged video, ends after {count} of {self.length} frames")
 
 

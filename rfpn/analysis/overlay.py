@@ -6,7 +6,9 @@ import torch
 from detectron2.config import CfgNode
 from detectron2.data import Metadata, MetadataCatalog
 from detectron2.data import transforms as T
+from detectron2.data.detection_utils import convert_PIL_to_numpy
 from detectron2.evaluation import inference_context
+from PIL import Image
 from torch import nn
 
 from rfpn.analysis.figures import draw_contour, draw_instances, draw_panoptic, draw_semantic
@@ -84,8 +86,7 @@ class SegmentationOverlay(Overlay):
     def prepare(self, image: np.ndarray) -> dict:
         """Resized as ``INPUT.{MIN,MAX}_SIZE_TEST`` say, in ``INPUT.FORMAT``."""
         height, width = image.shape[:2]
-        if self.cfg.INPUT.FORMAT == "BGR":
-            image = image[..., ::-1]
+        image = convert_PIL_to_numpy(Image.fromarray(np.ascontiguousarray(image)), self.cfg.INPUT.FORMAT)
         resized = self._resize.get_transform(image).apply_image(np.ascontiguousarray(image))
         return {
             "image": torch.as_tensor(np.ascontiguousarray(resized.transpose(2, 0, 1))),

@@ -49,8 +49,12 @@ class PositionedBatches(Sampler):
         self.samples = 0
 
     def seek(self, seed: int, samples: int) -> None:
-        """Let the next iteration start after so many samples (of all processes) of the stream with this seed."""
-        self.seed, self.samples = seed, samples
+        """Let the next iteration start after so many samples (of all processes) of the stream with this seed.
+
+        They are rounded down to whole batches, which matters where batches had another size: some samples come again.
+        """
+        together = self.batch_size * comm.get_world_size()
+        self.seed, self.samples = seed, samples // together * together
 
     def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
         done = self.samples // (self.batch_size * comm.get_world_size())

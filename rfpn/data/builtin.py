@@ -9,6 +9,7 @@ import os
 
 from detectron2.data import DatasetCatalog
 
+from rfpn.data.files import datasets_root
 from rfpn.data.panoptic import register_panoptic_folder
 from rfpn.data.pathfinder.registration import register_builtin_pathfinder
 from rfpn.data.scenes.dataset import CATEGORIES as SCENES_CATEGORIES
@@ -34,4 +35,4 @@ def register_builtin(root: str) -> None:
     register_builtin_pathfinder(root)
 
 
-register_builtin(os.path.expanduser(os.getenv("DETECTRON2_DATASETS", "datasets")))
+register_builtin(datasets_root())

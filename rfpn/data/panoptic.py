@@ -22,8 +22,9 @@ from rfpn.data.annotations import (
     split_categories,
 )
 from rfpn.data.check import PREPARE_COMMAND, check_files
+from rfpn.data.files import write_json
 from rfpn.data.records import check_pictures
-from rfpn.data.semantic import Split, prepare_split, split_of_folder, write_json
+from rfpn.data.semantic import Split, prepare_split, split_of_folder
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ Numbering is that of Detectron2's "separated" form: semantic id 0 things, 1..n_s
 255 void. A file is written under a temporary name and renamed, so that an interrupted run leaves no half file.
 """
 
-import json
 import os
+import signal
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import NamedTuple, Optional
@@ -15,7 +15,7 @@ import pycocotools.mask as mask_util
 from PIL import Image
 
 from rfpn.data.annotations import IGNORE_LABEL, Categories, read_panoptic_json, split_categories
-from rfpn.data.files import whole_file
+from rfpn.data.files import whole_file, write_json
 from rfpn.data.images import read_image, read_label_map
 from rfpn.data.panoptic_png import index_segments, read_panoptic_png
 
@@ -142,7 +142,9 @@ def prepare_split(split: Split, *, workers: int = 1, check_images: bool = True, 
     pairs = [(images[a["image_id"]], a) for a in content["annotations"]]
     job = partial(prepare_picture, split=split, categories=categories, check_images=check_images)
     if workers > 1 and len(pairs) > 1:
-        with ProcessPoolExecutor(min(workers, len(pairs))) as pool:
+        # Ctrl-C is the caller's to handle: it ends the pool
+        ignore = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}
+        with ProcessPoolExecutor(min(workers, len(pairs)), **ignore) as pool:
             results = list(progress(pool.map(job, pairs, chunksize=8)))
     else:
         results = list(progress(map(job, pairs)))
@@ -174,10 +176,3 @@ def _write_instances_json(path: str, content: dict, categories: Categories, resu
         for instance in result.instances:
             annotations.append({"id": len(annotations) + 1, "image_id": annotation["image_id"], **instance})
     write_json(path, {"images": content["images"], "annotations": annotations, "categories": categories.things})
-
-
-def write_json(path: str, content: dict) -> None:
-    """Writes a JSON file in one step: it is either complete or not there."""
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    with whole_file(path) as temporary, open(temporary, "w") as f:
-        json.dump(content, f)

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import time
 from datetime import timedelta
 from typing import Callable, NamedTuple
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 from detectron2.engine import launch as spawn
 from detectron2.utils import comm
+from torch.multiprocessing import ProcessExitedException
 
 TIMEOUT = timedelta(minutes=10)
 # Seconds for gloo's threads to let go of the last tensors, for which they need Python: with torch 2.6, one that asks for
@@ -34,8 +36,8 @@ def launch(main: Callable, args) -> None:
     """Run ``main(args)`` in every process of the job.
 
     Under torchrun or ``srun`` with several tasks this process is one of them; otherwise ``--num-gpus``,
-    ``--num-machines``, ``--machine-rank`` and ``--dist-url`` decide. Processes without a GPU talk through gloo.
-
+    ``--num-machines``, ``--machine-rank`` and ``--dist-url`` decide. Processes without a GPU talk through gloo. Where a
+    process ends with an exit code (it has said why), this one ends with the same.
     """
     place = find_place(os.environ)
     if place is not None:
@@ -49,14 +51,20 @@ def launch(main: Callable, args) -> None:
             raise
         _leave()
         return
-    spawn(main, args.num_gpus, args.num_machines, args.machine_rank, args.dist_url, (args,), timeout=TIMEOUT)
+    try:
+        spawn(main, args.num_gpus, args.num_machines, args.machine_rank, args.dist_url, (args,), timeout=TIMEOUT)
+    except ProcessExitedException as error:
+        if error.exit_code < 0:  # a signal, which nobody has told of
+            raise
+        sys.exit(error.exit_code)
 
 
 def check_gpus(args) -> None:
-    """Raise ValueError when the arguments ask for more GPUs than this machine has."""
-    gpus = torch.cuda.device_count()
-    outside = find_place(os.environ) is not None
-    if not outside and args.num_gpus * args.num_machines > 1 and args.num_gpus > gpus:
+    """Raise ValueError when the arguments, or torchrun or SLURM, ask for more GPUs than this machine has."""
+    gpus, place = torch.cuda.device_count(), find_place(os.environ)
+    if place is not None and torch.cuda.is_available() and place.local_rank >= gpus:
+        raise ValueError(f"{place.local_size} processes were started on this machine, but it has {gpus} GPUs: start one for each")
+    if place is None and args.num_gpus * args.num_machines > 1 and args.num_gpus > gpus:
         raise ValueError(
             f"--num-gpus {args.num_gpus} but this machine has {gpus}; for CPU processes use torchrun --nproc-per-node"
         )

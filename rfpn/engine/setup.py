@@ -59,7 +59,7 @@ def setup(args) -> CfgNode:
 
 
 def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
-    """Config from a file and ``KEY VALUE`` overrides, not frozen; on the CPU where there is no GPU, ``~`` expanded.
+    """Config from a file and ``KEY VALUE`` overrides, not frozen; on the CPU where there is no GPU, ``~`` expanded in paths.
 
     Raises:
         OSError: the file is missing. KeyError: an unknown key. ValueError: a value of the wrong type or out of range.
@@ -81,7 +81,7 @@ def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
         raise KeyError(f"command-line override: {error}") from None
     check_values(cfg)
     cfg.MODEL.DEVICE = _device(cfg.MODEL.DEVICE)
-    cfg.OUTPUT_DIR = os.path.expanduser(cfg.OUTPUT_DIR)
+    cfg.OUTPUT_DIR, cfg.MODEL.WEIGHTS = (os.path.expanduser(path) for path in (cfg.OUTPUT_DIR, cfg.MODEL.WEIGHTS))
     return cfg
 
 

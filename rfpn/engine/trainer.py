@@ -117,8 +117,8 @@ class Trainer(DefaultTrainer):
         super().load_state_dict(state_dict)
         self._trainer.load_state_dict(state_dict["_trainer"])
         self.seed = self._trainer.seed = state_dict["seed"]
-        self.samples = state_dict["samples"]
-        self.data_loader.batch_sampler.seek(self.seed, self.samples)
+        self.data_loader.batch_sampler.seek(self.seed, state_dict["samples"])
+        self.samples = self.data_loader.batch_sampler.samples
 
     def _refuse(self, reason: str) -> None:
         raise ValueError(

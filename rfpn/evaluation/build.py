@@ -28,7 +28,7 @@ def build_evaluator(cfg: CfgNode, dataset_name: str, output_folder: str | None =
     folder = output_folder or os.path.join(cfg.OUTPUT_DIR, "inference", *own)
     metadata = MetadataCatalog.get(dataset_name)
     kind = metadata.evaluator_type
-    convergence = ConvergenceEvaluator(cfg.MODEL.RECURRENT.TEST_TOLERANCE)
+    convergence = ConvergenceEvaluator(_tolerance(cfg.MODEL.RECURRENT))
     if kind == "pathfinder":
         return DatasetEvaluators([PathfinderEvaluator(dataset_name), convergence])
     evaluators = []
@@ -46,6 +46,11 @@ def build_evaluator(cfg: CfgNode, dataset_name: str, output_folder: str | None =
     if not evaluators:
         raise ValueError(f"data set {dataset_name}: no evaluator for evaluator_type {kind!r}")
     return DatasetEvaluators([*evaluators, convergence])
+
+
+def _tolerance(recurrent: CfgNode) -> float:
+    """Residual at which a recurrent layer stops in evaluation; 0 for never."""
+    return recurrent.TEST_TOLERANCE or (recurrent.SOLVER_TOLERANCE if recurrent.SOLVER == "anderson" else 0.0)
 
 
 def _read_labels(path: str, dtype: type) -> np.ndarray:

@@ -4,7 +4,7 @@ import torch
 from detectron2.evaluation import DatasetEvaluator
 from detectron2.utils import comm
 
-# residual above which a state counts as unsettled where no tolerance is in force
+# residual above which a state counts as unsettled where no tolerance is in force; that of the layers too
 _SETTLED = 0.01
 
 

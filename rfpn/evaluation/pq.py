@@ -7,6 +7,7 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Optional
+from urllib.parse import quote
 
 import numpy as np
 from panopticapi.evaluation import PQStat, pq_compute_single_core
@@ -86,7 +87,8 @@ def _score_pairs(pairs: list, gt_folder: str, pred_folder: str, categories: dict
         folder = gt_folder
         if merged is not None:
             folder = pred_folder
-            gt["file_name"] = f"merged_crowds_{gt['image_id']}.png"
+            # an id may be a path
+            gt["file_name"] = f"merged_crowds_{quote(str(gt['image_id']), safe='')}.png"
             write_panoptic_png(os.path.join(folder, gt["file_name"]), merged)
         # panopticapi writes areas into the records it is given.
         prediction = {**prediction, "segments_info": [dict(s) for s in prediction["segments_info"]]}

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rfpn.analysis.media import Video, find_media, is_video, output_paths, write_video
+from rfpn.analysis.media import Video, find_media, free_path, is_video, output_paths, write_video
 
 
 def frames(count=5, height=32, width=48):
@@ -57,12 +57,32 @@ def test_a_video_comes_back(tmp_path):
     assert [frame[:30, :46].mean() for frame in read] == pytest.approx([0, 40, 80, 120, 160], abs=6)
 
 
+def test_a_free_path_is_that_of_no_other_file(tmp_path):
+    path = str(tmp_path / "steps.png")
+    assert free_path(path, []) == path
+    taken = [path, str(tmp_path / "." / "steps_2.png")]
+    assert free_path(path, taken) == str(tmp_path / "steps_3.png")
+
+
 def test_a_video_keeps_its_colours(tmp_path):
     path = str(tmp_path / "red.mp4")
     red = np.zeros((32, 32, 3), np.uint8)
     red[..., 0] = 200
     write_video(path, [red] * 3, 25)
     assert next(iter(Video(path))).mean((0, 1)) == pytest.approx([200, 0, 0], abs=12)
+
+
+def test_a_video_whose_sound_outlasts_its_picture_is_whole(tmp_path, monkeypatch):
+    """The container's duration makes OpenCV announce a few frames too many."""
+    path = str(tmp_path / "film.mp4")
+    write_video(path, [np.zeros((32, 32, 3), np.uint8)] * 50, 25)
+    video = Video(path)
+    video.length = 53
+    assert len(list(video)) == 50
+    cut = Video(path)
+    cut.length = 70
+    with pytest.raises(ValueError, match="film.mp4: damaged video, ends after 50 of 70 frames"):
+        list(cut)
 
 
 def test_G3_a_damaged_video_is_named(tmp_path):

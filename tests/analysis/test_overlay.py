@@ -7,7 +7,7 @@ from detectron2.data import DatasetCatalog
 from detectron2.modeling import build_model
 from PIL import Image
 
-from rfpn.analysis.overlay import build_overlay, enlargement, model_title
+from rfpn.analysis.overlay import SegmentationOverlay, build_overlay, enlargement, model_title
 from rfpn.data.images import read_image
 from rfpn.data.mapper import PanopticMapper
 from rfpn.data.pathfinder.mapper import PathfinderMapper
@@ -32,6 +32,16 @@ def test_inputs_are_those_of_evaluation(scenes, contours):
         found = ours.prepare(read_image(str(path), "RGB"))
         torch.testing.assert_close(found["image"], expected["image"])
         assert all(found[key] == expected[key] for key in ("height", "width") if key in found)
+
+
+@pytest.mark.parametrize("image_format, channels", [("RGB", 3), ("L", 1), ("YUV-BT.601", 3)])
+def test_every_image_format_is_that_of_evaluation(scenes, image_format, channels):
+    pixels = ["MODEL.PIXEL_MEAN", [100.0] * channels, "MODEL.PIXEL_STD", [1.0] * channels]
+    cfg = load_cfg(str(SCENES), ["MODEL.DEVICE", "cpu", "INPUT.FORMAT", image_format, *pixels])
+    expected = PanopticMapper(cfg, False)(DatasetCatalog.get("tiny_scenes")[0])["image"]
+    found = SegmentationOverlay(torch.nn.Identity(), cfg).prepare(read_image(str(scenes), "RGB"))["image"]
+    assert len(found) == channels
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("config", [SCENES, CONTOURS])

@@ -47,6 +47,13 @@ def test_any_position_is_where_a_run_from_the_start_comes_by(sampler, grouping):
     assert take(resumed, 5) == whole[7:]
 
 
+def test_a_position_within_a_batch_is_rounded_down_and_told():
+    resumed = loader(batch=4)
+    resumed.batch_sampler.seek(1, 3 * 4 + 3)
+    assert resumed.batch_sampler.samples == 12
+    assert take(resumed, 5) == take(loader(batch=4), 8)[3:]
+
+
 def test_every_epoch_is_a_new_permutation_and_every_sample_has_its_own_numbers():
     samples = sum(take(loader(), 10), [])
     orders = [[index for index, *_ in samples[i : i + 10]] for i in range(0, 40, 10)]

@@ -1,8 +1,9 @@
 import errno
+import json
 
 import pytest
 
-from rfpn.data.files import whole_file
+from rfpn.data.files import datasets_root, whole_file, write_json
 
 
 def test_file_is_there_at_the_end(tmp_path):
@@ -27,3 +28,24 @@ def test_error_leaves_what_was_there(error, message, tmp_path):
             temporary.write_text("half")
             raise error
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"] and (tmp_path / "a.txt").read_text() == "old"
+
+
+def test_json_is_written_whole_into_a_folder_that_it_makes(tmp_path):
+    path = tmp_path / "new" / "a.json"
+    write_json(path, {"a": [1]})
+    assert path.read_text() == '{"a": [1]}\n'
+    write_json(path, {"a": [1]}, indent=1)
+    whole = path.read_text()
+    assert len(whole.splitlines()) == 5 and json.loads(whole) == {"a": [1]}
+    with pytest.raises(TypeError):
+        write_json(path, {"a": 1, "b": {1}})
+    assert [file.name for file in path.parent.iterdir()] == ["a.json"] and path.read_text() == whole
+
+
+@pytest.mark.parametrize("value, root", [(None, "datasets"), ("/sets", "/sets"), ("~/sets", "/home/me/sets")])
+def test_root_of_all_data_sets(monkeypatch, value, root):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.delenv("DETECTRON2_DATASETS", raising=False)
+    if value:
+        monkeypatch.setenv("DETECTRON2_DATASETS", value)
+    assert datasets_root() == root

@@ -7,7 +7,6 @@ import shutil
 import struct
 import sys
 import zlib
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -251,14 +250,6 @@ def test_program_ends_with_one_line_a_fault(whole, monkeypatch, capsys):
         assert program.main() == 1
         lines = capsys.readouterr().err.strip().splitlines()
         assert len(lines) == 2 and str(path) in lines[0] and lines[1].endswith("1 problems; mend them and run again")
-
-    def ended(*args, **kwargs):
-        raise BrokenProcessPool("a child process terminated abruptly")
-
-    path.write_text(good)
-    monkeypatch.setattr(program, "prepare_split", ended)
-    capsys.readouterr()
-    assert program.main() == 1 and "take fewer --workers" in capsys.readouterr().err
 
 
 def test_categories_given_by_hand_are_checked(whole):

@@ -1,5 +1,8 @@
 import json
+import multiprocessing
+import os
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +43,19 @@ def test_A4_every_bad_file_is_listed_and_the_rest_is_made(tree, workers):
     assert "image 1" in problems[0] and "label1.png" in problems[0]
     assert "image 2" in problems[1] and "photo2.png" in problems[1]
     assert not Path(paths.instances_json).exists()
+
+
+def test_workers_say_nothing_on_ctrl_c(tree, capfd):
+    def interrupt(results):
+        next(results)
+        # a terminal tells them too
+        for worker in multiprocessing.active_children():
+            os.kill(worker.pid, signal.SIGINT)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare_split(tree[1], workers=2, progress=interrupt)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_A4_can_be_run_again_and_mends_wrong_maps(tree):

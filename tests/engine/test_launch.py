@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.multiprocessing import ProcessExitedException
 
 from rfpn.engine import launch as module
 from rfpn.engine.launch import Place, check_gpus, find_place, launch
@@ -34,6 +35,27 @@ def test_more_gpus_than_there_are(monkeypatch):
     with pytest.raises(ValueError, match="--num-gpus 2 but this machine has 0"):
         check_gpus(SimpleNamespace(num_gpus=2, num_machines=1))
     check_gpus(SimpleNamespace(num_gpus=1, num_machines=1))
+
+
+def test_more_processes_than_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    for local_rank, fails in ((3, False), (4, True)):
+        monkeypatch.setattr(module, "find_place", lambda _: Place(local_rank, 8, local_rank, 8, "env://"))
+        with pytest.raises(ValueError, match="8 processes were started.*4 GPUs") if fails else nullcontext():
+            check_gpus(SimpleNamespace(num_gpus=1, num_machines=1))
+
+
+@pytest.mark.parametrize("code, expected", [(2, SystemExit), (3, SystemExit), (-9, ProcessExitedException)])
+def test_the_exit_code_of_a_spawned_process_is_the_programs(monkeypatch, code, expected):
+    def spawn(*_, **__):
+        raise ProcessExitedException("process 1 ended", error_index=1, error_pid=2, exit_code=code)
+
+    monkeypatch.setattr(module, "find_place", lambda _: None)
+    monkeypatch.setattr(module, "spawn", spawn)
+    with pytest.raises(expected) as end:
+        launch(None, SimpleNamespace(num_gpus=2, num_machines=1, machine_rank=0, dist_url="auto"))
+    assert (end.value.code if expected is SystemExit else end.value.exit_code) == code
 
 
 @pytest.mark.parametrize("backend, error, ends", [("nccl", True, 0), ("nccl", False, 1), ("gloo", True, 1), ("gloo", False, 1)])

@@ -128,11 +128,12 @@ def test_a_gpu_that_is_not_there_is_named(monkeypatch):
         load_cfg("", ["MODEL.DEVICE", "cuda:1"])
 
 
-def test_output_dir_in_the_home_folder(monkeypatch, tmp_path):
+def test_paths_in_the_home_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    cfg = load_cfg("", ["OUTPUT_DIR", "~/runs/ü 1"])
+    cfg = load_cfg("", ["OUTPUT_DIR", "~/runs/ü 1", "MODEL.WEIGHTS", "~/a.pth"])
     make_output_dir(cfg)
     assert (tmp_path / "runs" / "ü 1").is_dir()
+    assert cfg.MODEL.WEIGHTS == str(tmp_path / "a.pth")
 
 
 @pytest.mark.parametrize("path", ["", "{file}", "{file}/run", "/proc/run"])

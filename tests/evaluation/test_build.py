@@ -72,6 +72,15 @@ def test_pathfinder(cfg):
     assert kinds(build_evaluator(cfg, "pathfinder_14_test")) == [PathfinderEvaluator, ConvergenceEvaluator]
 
 
+@pytest.mark.parametrize(
+    "options, expected", [({}, 0.01), ({"SOLVER": "anderson"}, 1e-4), ({"SOLVER": "anderson", "TEST_TOLERANCE": 0.05}, 0.05)]
+)
+def test_states_are_judged_by_the_tolerance_of_their_layer(cfg, options, expected):
+    for key, value in options.items():
+        cfg.MODEL.RECURRENT[key] = value
+    assert build_evaluator(cfg, "pathfinder_14_test")._evaluators[1]._tolerance == expected
+
+
 def test_predictions_of_several_sets_lie_apart(cfg, tmp_path, monkeypatch):
     monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))
     names = tuple(registered(tmp_path / folder, CATEGORIES, mixed_layouts()) for folder in ("first", "second"))

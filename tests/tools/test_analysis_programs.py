@@ -5,6 +5,7 @@ import json
 import logging
 from pathlib import Path
 
+import analysis_models
 import analyze_contour
 import analyze_flood_fill
 import analyze_stability
@@ -192,3 +193,37 @@ def test_models_that_cannot_be_looked_at(models, tmp_path, capsys):
         with pytest.raises(SystemExit):
             run(job, *arguments, "--output", tmp_path, *overrides)
         assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "job, options, words",
+    [
+        ("contour", ["--dataset", "analysis_contours"], "r is no Pathfinder model"),
+        ("flood_fill", ["--dataset", "analysis_contours"], "is a Pathfinder set, which PanopticFPN cannot read"),
+        # missing, or of other classes than the model's
+        ("flood_fill", [], "dsb2018_panoptic_val"),
+    ],
+)
+def test_a_misfit_of_the_last_model_is_found_before_any_is_built(models, tmp_path, capsys, monkeypatch, job, options, words):
+    monkeypatch.setattr(PROGRAMS[job], "load_models", lambda configs: pytest.fail("a model is built"))
+    last = save_model(tmp_path / "r", "rfpn_quick.yaml", "dsb2018_panoptic_val", 0)
+    with pytest.raises(SystemExit):
+        run(job, models["pathfinder"][0], last, "--output", tmp_path, *options)
+    assert words in capsys.readouterr().err
+
+
+def test_results_are_whole_files_with_null_for_what_is_not_finite(tmp_path):
+    analysis_models.write_results(tmp_path, "job", [{"a": 1}], {"m": {"x": float("nan"), "y": [float("inf"), 2.0]}})
+    before = {path: path.read_text() for path in tmp_path.iterdir()}
+    assert json.loads(before[tmp_path / "job.json"]) == {"m": {"x": None, "y": [None, 2.0]}}
+    assert before[tmp_path / "job.csv"].split() == ["a", "1"]
+
+    class Unwritable:
+        def __str__(self):
+            raise ValueError("no text")
+
+    with pytest.raises(ValueError, match="no text"):
+        analysis_models.write_table(tmp_path / "job.csv", [{"a": 2}, {"a": Unwritable()}])
+    with pytest.raises(TypeError):
+        analysis_models.write_results(tmp_path, "job", [{"a": 1}], {"m": {"x": 1.0, "y": {1}}})
+    assert {path: path.read_text() for path in tmp_path.iterdir()} == before

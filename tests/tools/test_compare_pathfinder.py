@@ -63,10 +63,18 @@ def test_table_and_sheet(reference, tmp_path, capsys):
         (["--lengths", "9", "14"], "has no image_14, target_14"),
         (["--num", "0"], "not a whole number of at least 1"),
         (["--sheet", "sheet.xyz"], "does not end in .png"),
-        (["--reference", __file__], "no .npz archive"),
+        (["--reference", __file__], "cannot be read as .npz archive"),
+        (["--reference", "nowhere.npz"], "nowhere.npz cannot be read as .npz archive"),
     ],
 )
 def test_wrong_arguments_are_named(reference, capsys, arguments, words):
     with pytest.raises(SystemExit) as end:
         main([*reference, *arguments])
     assert end.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_a_damaged_reference_is_named(reference, tmp_path, capsys):
+    (tmp_path / "samples.npz").write_bytes(b"")
+    with pytest.raises(SystemExit) as end:
+        main(reference)
+    assert end.value.code == 2 and "samples.npz cannot be read as .npz archive" in capsys.readouterr().err

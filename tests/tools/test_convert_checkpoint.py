@@ -1,6 +1,7 @@
 """The program that renames a released checkpoint, on a model with the released names made from its own weights."""
 
 import argparse
+import io
 
 import convert_checkpoint
 import numpy as np
@@ -71,7 +72,33 @@ def test_what_cannot_be_converted_is_named(weights, tmp_path, change, words):
     assert not (tmp_path / "converted.pth").exists()
 
 
-def test_a_file_that_is_no_archive_is_named(tmp_path):
-    (tmp_path / "source.npz").write_bytes(b"no archive")
-    with pytest.raises(ValueError, match="source.npz is damaged"):
+def written(write, *content, **arrays) -> bytes:
+    file = io.BytesIO()
+    write(file, *content, **arrays)
+    return file.getvalue()
+
+
+ARCHIVE = written(np.savez_compressed, a=np.arange(1000.0))
+MIDDLE = len(ARCHIVE) // 2
+DAMAGED = {
+    "no archive": b"no archive",
+    "empty": b"",
+    "cut": ARCHIVE[:MIDDLE],
+    "overwritten": ARCHIVE[:MIDDLE] + b"\xff" * 64 + ARCHIVE[MIDDLE + 64 :],
+    "a single array": written(np.save, np.zeros(3)),
+    "objects": written(np.savez, a=np.array([{}])),
+    "a .pth": written(lambda file: torch.save({"a": torch.zeros(1)}, file)),
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_a_file_that_is_no_archive_is_named(tmp_path, content):
+    (tmp_path / "source.npz").write_bytes(content)
+    with pytest.raises(ValueError, match="source.npz (cannot be read as|is no) .npz archive"):
+        run(tmp_path / "source.npz", tmp_path / "converted.pth")
+
+
+def test_arrays_of_text_are_named(tmp_path):
+    np.savez(tmp_path / "source.npz", a=np.array(["text"]))
+    with pytest.raises(ValueError, match="source.npz holds what is no tensor"):
         run(tmp_path / "source.npz", tmp_path / "converted.pth")

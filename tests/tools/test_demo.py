@@ -176,3 +176,10 @@ def test_G4_without_a_gpu_it_says_so_and_runs_on_the_cpu(runs, photos, tmp_path)
     output = done.stdout + done.stderr
     assert output.count("no GPU found: running on the CPU") == 1 and "Traceback" not in output
     assert f"left out: {tmp_path / 'none.png'}" in done.stderr and (tmp_path / "out" / "a.png").is_file()
+
+
+def test_the_sheet_of_steps_takes_no_pictures_place(runs, photos, tmp_path):
+    (photos / "b.jpg").rename(photos / "steps.jpg")
+    assert run(runs, "contours", [photos], tmp_path / "out", "--steps", "1,2") == 0
+    shapes = [shape(tmp_path / "out" / f"{stem}.png")[0] for stem in ("a", "steps", "steps_2")]
+    assert shapes[2] >= shapes[0] + shapes[1]

@@ -79,6 +79,7 @@ def test_several_models_in_one_figure(datasets, monkeypatch, tmp_path):
         (["--datasets", "timesteps_test,coco_2017_val_panoptic_separated"], "which PathfinderNet cannot read"),
         (["--datasets", "timesteps_test"], "MODEL.ALLOW_MISSING_WEIGHTS"),
         (["--weights", "a=nowhere.pth"], "nowhere.pth does not exist"),
+        (["--resume", "--weights", "a=nowhere.pth"], "not those of --weights: give one of the two"),
     ],
 )
 def test_wrong_input_gives_one_line(datasets, monkeypatch, tmp_path, capsys, arguments, words):

@@ -9,8 +9,9 @@ from pathlib import Path
 TOOLS = Path(__file__).parents[2] / "tools"
 PROGRAM = """
 import sys, run_pathfinder_demo as demo
-demo.IMAGES = {"train": 8, "test": 8}
-options = ["OUTPUT_DIR", sys.argv[1], "SOLVER.MAX_ITER", "2", "MODEL.PATHFINDER.CHANNELS", "2"]
+demo.IMAGES = {"train": 8, "test": 10}
+# a batch of more than the pictures that are drawn
+options = ["OUTPUT_DIR", sys.argv[1], "SOLVER.MAX_ITER", "2", "MODEL.PATHFINDER.CHANNELS", "2", "SOLVER.IMS_PER_BATCH", "9"]
 demo.main(demo.default_argument_parser().parse_args(["--config-file", demo.CONFIG, *options]))
 """
 

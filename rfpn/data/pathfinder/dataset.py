@@ -4,7 +4,6 @@
 ``i`` counting through the split and ``b = i // 1000``, and ``manifest.json`` once all are there.
 """
 
-import json
 import multiprocessing
 import os
 import signal
@@ -17,7 +16,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from rfpn.data.annotations import read_json
-from rfpn.data.files import whole_file
+from rfpn.data.files import whole_file, write_json
 from rfpn.data.pathfinder.generator import generate_sample
 from rfpn.data.pathfinder.settings import SPLITS, PathfinderSettings
 
@@ -29,7 +28,7 @@ UNFINISHED = "manifest.unfinished.json"
 FORMAT = 1  # raised whenever the same settings and seed come to give other samples
 
 
-class SplitExistsError(RuntimeError):
+class SplitExistsError(FileExistsError):
     """The folder holds a split made with other parameters."""
 
 
@@ -77,7 +76,7 @@ def write_split(
     for index in range(0, num, SAMPLES_PER_FOLDER):
         for path in sample_paths(folder, index):
             path.parent.mkdir(parents=True, exist_ok=True)
-    _write_json(folder / UNFINISHED, manifest)
+    write_json(folder / UNFINISHED, manifest, indent=2)
     with tqdm(total=num, initial=num - len(missing), unit="sample", disable=not progress, desc=split) as bar:
         for done in _write_samples(partial(_write_task, folder, settings, split, seed), missing, workers):
             bar.update(done)
@@ -153,8 +152,3 @@ def _flat(manifest: dict) -> dict:
 def _write_png(path: Path, array: np.ndarray):
     with whole_file(path) as temporary:
         Image.fromarray(array).save(temporary, "PNG", compress_level=1)
-
-
-def _write_json(path: Path, content: dict):
-    with whole_file(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n")

@@ -22,14 +22,14 @@ def test_F4_a_split_is_made_once_and_never_mixed(tmp_path):
     code, out, _ = prepare(*easy)
     assert code == 0 and "none of them written now" in out
     code, _, err = prepare(*easy, "--gap", 4)
-    assert code == 1 and "gap 3.0, not 4.0" in err and "Traceback" not in err
+    assert code == 2 and "gap 3.0, not 4.0" in err and "Traceback" not in err
 
 
 def test_F3_contours_that_cannot_fit_exit_with_the_settings(tmp_path):
     code, _, err = prepare(
         *("--length", 30, "--split", "train", "--num", 1, "--window", 48, "--padding", 6, "--output", tmp_path)
     )
-    assert code == 1 and "window=48" in err and "Traceback" not in err
+    assert code == 2 and "window=48" in err and "Traceback" not in err
 
 
 def test_missing_and_wrong_arguments_are_named(tmp_path):

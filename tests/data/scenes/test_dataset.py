@@ -104,7 +104,7 @@ def test_program_makes_both_splits_and_names_a_wrong_option(tmp_path):
     command = [sys.executable, "datasets/prepare_scenes.py", "--output", str(tmp_path), "--train", "2", "--val", "1"]
     options = {"cwd": REPOSITORY, "capture_output": True, "text": True, "env": {"PYTHONPATH": "."}}
     run = subprocess.run([*command, "--occlusion", "2"], **options)
-    assert run.returncode == 1 and "occlusion" in run.stderr and not list(tmp_path.iterdir())
+    assert run.returncode == 2 and "error: occlusion" in run.stderr and not list(tmp_path.iterdir())
     run = subprocess.run([*command, "--size", "64", "80"], **options)
     assert run.returncode == 0 and "2 train scenes made" in run.stdout, run.stderr
     assert Image.open(tmp_path / "val/00000001.png").size == (80, 64)

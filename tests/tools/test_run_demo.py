@@ -1,0 +1,80 @@
+"""What both demos share: how they end early, and where their data lie."""
+
+import errno
+import json
+from argparse import Namespace
+from types import SimpleNamespace
+
+import pytest
+import run_demo
+import run_pathfinder_demo
+
+DEMOS = [run_demo, run_pathfinder_demo]
+
+
+@pytest.fixture
+def trained(monkeypatch, tmp_path):
+    """Function that puts in place of the trainer one whose training does as told; no data are made."""
+
+    def prepare(train):
+        class Trainer:
+            def __init__(self, cfg):
+                self.cfg = cfg
+
+            def resume_or_load(self, resume):
+                pass
+
+            def register_hooks(self, hooks):
+                pass
+
+            def train(self):
+                train()
+
+        monkeypatch.setattr(run_demo, "setup", lambda args: SimpleNamespace(OUTPUT_DIR=str(tmp_path / "run")))
+        monkeypatch.setattr(run_demo, "Trainer", Trainer)
+        monkeypatch.setattr(run_demo, "make_scenes", lambda: None)
+        monkeypatch.setattr(run_pathfinder_demo, "make_images", lambda: None)
+
+    return prepare
+
+
+@pytest.mark.parametrize("demo", DEMOS)
+@pytest.mark.parametrize(
+    "error, status, words",
+    [
+        (FloatingPointError("iteration 3: not finite: loss_mask"), 3, "error: iteration 3: not finite: loss_mask"),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "run: No space left on device; "),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_what_stops_training_ends_in_one_line(trained, capsys, demo, error, status, words):
+    def fail():
+        raise error
+
+    trained(fail)
+    with pytest.raises(SystemExit) as end:
+        demo.main(Namespace(resume=False))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert end.value.code == status and words in line
+
+
+def test_scores_are_written_before_anything_is_drawn(trained, tmp_path, capsys):
+    def draw(trainer, folder):
+        raise OSError(f"{folder}/1.png: could not be written")
+
+    trained(lambda: None)
+    with pytest.raises(SystemExit) as end:
+        run_demo.run(Namespace(resume=False), lambda: None, lambda trainer: {"PQ": 1.5}, draw)
+    assert end.value.code == 2 and "1.png: could not be written" in capsys.readouterr().err
+    assert json.loads((tmp_path / "metrics.json").read_text()) == {"PQ": 1.5, "seconds": 0.0}
+
+
+def test_data_are_made_where_they_are_registered(monkeypatch, tmp_path):
+    roots = []
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("DETECTRON2_DATASETS", "~/sets")
+    monkeypatch.setattr(run_demo, "write_scenes", lambda root, *args, **options: roots.append(root))
+    monkeypatch.setattr(run_pathfinder_demo, "write_split", lambda root, *args, **options: roots.append(root))
+    run_demo.make_scenes()
+    run_pathfinder_demo.make_images()
+    assert set(roots) == {str(tmp_path / "sets" / "scenes"), str(tmp_path / "sets" / "pathfinder_easy")}
