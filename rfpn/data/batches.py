@@ -17,9 +17,14 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from rfpn.data.packing import PackedLoader
 
 
+def seed_of(seed: int, *place: int) -> int:
+    """A seed for one place of a run: other places give unrelated ones."""
+    return int(np.random.SeedSequence(seed, spawn_key=place).generate_state(1)[0])
+
+
 def seed_everything(seed: int, *place: int) -> None:
     """Seed the random numbers of Python, numpy and torch for one place (sample, iteration, ...) of a run."""
-    number = int(np.random.SeedSequence(seed, spawn_key=place).generate_state(1)[0])
+    number = seed_of(seed, *place)
     random.seed(number)
     np.random.seed(number)
     torch.manual_seed(number)

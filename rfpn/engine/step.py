@@ -13,7 +13,8 @@ from detectron2.utils.events import get_event_storage
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from rfpn.data.batches import seed_everything
+from rfpn.data.batches import seed_everything, seed_of
+from rfpn.layers import RecurrentLayer
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -76,7 +77,7 @@ class TrainStep(SimpleTrainer):
             data = next(self._batches)
             data_time += time.perf_counter() - start
             if self.seed is not None:
-                seed_everything(self.seed, self.iter, index, comm.get_rank())
+                self._seed(index)
             with self._synchronise(index == self.accumulate - 1):
                 losses = self._losses(data)
                 self.scaler.scale(sum(losses.values())).backward()
@@ -91,6 +92,14 @@ class TrainStep(SimpleTrainer):
             _write_metrics(values)
             self.scaler.step(self.optimizer)
         self.scaler.update()
+
+    def _seed(self, index: int) -> None:
+        """Seed what is random in batch ``index`` of this step, in each process its own."""
+        seed_everything(self.seed, self.iter, index, comm.get_rank())
+        # but for numbers of steps, so that no process waits for another
+        for module in self.model.modules():
+            if isinstance(module, RecurrentLayer):
+                module.steps_seed = seed_of(self.seed, self.iter, index)
 
     def state_dict(self):
         """Optimizer, loss scale and count of skipped steps."""

@@ -105,6 +105,8 @@ class RecurrentLayer(nn.Module):
         super().__init__()
         self.cell = cell
         self.steps, self.extra_steps = steps, extra_steps
+        # what numbers of steps drawn follow from, set by a trainer alike in all processes; None for torch's random state
+        self.steps_seed: int | None = None
         self.test_steps = steps if test_steps is None else test_steps
         self.test_tolerance = test_tolerance
         self.solver, self.solver_tolerance = solver, solver_tolerance
@@ -161,7 +163,8 @@ class RecurrentLayer(nn.Module):
         if self._tolerance() > 0 or self.solver == "anderson":
             return self._run_until(self.form(x), x, steps)
         if self.training and self.extra_steps:
-            steps += int(torch.randint(self.extra_steps + 1, ()))
+            generator = None if self.steps_seed is None else torch.Generator().manual_seed(self.steps_seed)
+            steps += int(torch.randint(self.extra_steps + 1, (), generator=generator))
         replayed = graphs.run(self, x, steps)
         if replayed is None:
             state, previous, penalty = self._run(x, steps)

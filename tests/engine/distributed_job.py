@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 tests/engine/distributed_job.py JOB ...
 
-JOB is gradients, steps, accumulate, metrics, empty, stopping, nonfinite, resume or exception.
+JOB is gradients, steps, drawn, accumulate, metrics, empty, stopping, nonfinite, resume or exception.
 """
 
 import os
@@ -127,6 +127,16 @@ def steps() -> None:
     model = Wrapped(make_head())
     train(model, 10)
     assert_equal_parameters(model)
+
+
+def drawn() -> None:
+    """Numbers of steps drawn anew are the same on all ranks, whose other random numbers differ."""
+    head, numbers = make_head(extra_steps=20), []
+    head.recurrent.register_forward_hook(lambda *call: numbers.append(int(call[2].steps[0])))
+    train(Wrapped(head), 6, seed=1)
+    assert comm.all_gather(numbers) == [numbers] * comm.get_world_size() and len(set(numbers)) > 2, numbers
+    own = float(torch.rand(()))
+    assert len(set(comm.all_gather(own))) == comm.get_world_size()
 
 
 def accumulate() -> None:

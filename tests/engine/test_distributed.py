@@ -14,6 +14,7 @@ JOB = Path(__file__).with_name("distributed_job.py")
 JOBS = {
     "gradients": "E7_gradients_equal_one_process",
     "steps": "E8_parameters_bit_equal_after_ten_steps",
+    "drawn": "steps_drawn_anew_are_the_same_on_all_ranks",
     "accumulate": "gradients_of_several_batches",
     "metrics": "logged_losses_are_means_over_ranks",
     "empty": "C1_no_roi_on_one_or_all_ranks",

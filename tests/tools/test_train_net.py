@@ -96,6 +96,7 @@ def test_pathfinder_on_two_processes(tmp_path):
     for split, number in (("train", 8), ("test", 4)):
         write_split(str(tmp_path / "pathfinder"), PathfinderSettings(14), split, number, progress=False)
     overrides = ["SOLVER.IMS_PER_BATCH", "4", "SOLVER.MAX_ITER", "2", "INPUT.PATHFINDER_SIZE", "48"]
+    overrides += ["MODEL.RECURRENT.EXTRA_STEPS", "2"]
     overrides += ["MODEL.RECURRENT.STEPS", "2", "MODEL.RECURRENT.NEUMANN_TERMS", "1", "DATALOADER.NUM_WORKERS", "0"]
     out = ["OUTPUT_DIR", str(tmp_path / "out")]
     result = run(tmp_path, *overrides, *out, config=PATHFINDER, launcher=TORCHRUN)
