@@ -70,6 +70,13 @@ def program_calls(text: str) -> list[list[str]]:
     return calls
 
 
+def value_of(cfg, key: str):
+    """What a configuration has under a key with dots; None where there is no such key."""
+    for part in key.split("."):
+        cfg = cfg.get(part) if isinstance(cfg, dict) else None
+    return cfg
+
+
 class Parsed(Exception):
     """Ends a program once it has read its arguments, which it carries."""
 
@@ -146,14 +153,9 @@ def test_overrides_in_comments_of_configurations(path):
         comment = line.partition("#")[2]
         for key in KEY.findall(comment):
             value = re.search(rf"{re.escape(key)} ([\w.]*\w)", comment)
-            get_cfg().merge_from_list([key, value[1]] if value else [])
-            assert value or _value(get_cfg(), key) is not None, f"no key {key}"
-
-
-def _value(cfg, key: str):
-    for part in key.split("."):
-        cfg = cfg[part]
-    return cfg
+            if value:
+                get_cfg().merge_from_list([key, value[1]])
+            assert value_of(get_cfg(), key) is not None, f"no key {key}"
 
 
 @by_page
@@ -175,14 +177,8 @@ def test_rows_of_configuration_and_overrides(page):
 def test_configuration_keys_exist(page):
     from rfpn.config import get_cfg
 
-    cfg, wrong = get_cfg(), []
-    for key in KEY.findall(page.read_text("utf-8")):
-        node = cfg
-        for part in key.split("."):
-            node = node.get(part) if isinstance(node, dict) else None
-        if node is None:
-            wrong.append(key)
-    assert not wrong
+    cfg = get_cfg()
+    assert not [key for key in KEY.findall(page.read_text("utf-8")) if value_of(cfg, key) is None]
 
 
 @by_page

@@ -16,7 +16,6 @@ without recurrent layers are measured once; of the others, steps and gradient ar
 import argparse
 import functools
 import itertools
-import json
 import platform
 from contextlib import nullcontext
 from pathlib import Path
@@ -26,7 +25,7 @@ import torch
 from arguments import natural, output_file, positive
 from rfpn.analysis.benchmark import PRECISIONS, Row, alternate, checkpoint_steps, compare, mask_head, measure, pathfinder
 from rfpn.analysis.memory import METHODS, MemoryRow, Point, layer_points, sweep
-from rfpn.data.files import whole_file
+from rfpn.data.files import write_json
 from rfpn.layers import RecurrentLayer
 
 SWEEP = [1, 2, 5, 10, 20, 50, 100, 200, 300]
@@ -277,8 +276,7 @@ def _write(path: Path, heading: dict, rows: list) -> None:
     """All rows so far; a program that is stopped leaves a whole file."""
     # JSON knows no NaN
     known = [{key: None if value != value else value for key, value in row._asdict().items()} for row in rows]
-    with whole_file(path) as temporary:
-        temporary.write_text(json.dumps({**heading, "rows": known}, indent=1) + "\n")
+    write_json(path, {**heading, "rows": known}, indent=1)
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ gradients' exchange and logging are in. Without GPUs the processes run on the CP
 """
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from pathlib import Path
 import torch
 
 from arguments import output_file, positive, read_json_lines
-from rfpn.data.files import whole_file
+from rfpn.data.files import write_json
 
 LAUNCHER = Path(__file__).with_name("train_net.py")
 
@@ -86,8 +85,7 @@ def main() -> None:
         print(f"{processes:9} {figures}", flush=True)
         if arguments.output:
             heading = {"card": card, "torch": torch.__version__, "configuration": Path(arguments.config_file).stem}
-            with whole_file(arguments.output) as temporary:
-                temporary.write_text(json.dumps({**heading, "images": arguments.images, "rows": rows}, indent=1) + "\n")
+            write_json(arguments.output, {**heading, "images": arguments.images, "rows": rows}, indent=1)
 
 
 if __name__ == "__main__":

@@ -135,8 +135,8 @@ def draw_pictures(draw: Drawer, targets: dict[str, str], folder: str) -> list[st
             write_picture(target, picture)
             rows += [picture] if len(rows) < _SHEET_ROWS else []
     if draw.steps and len(rows) > 1:
-        sheet = free_path(os.path.join(folder, "steps.png"), [*targets, *targets.values()])
-        write_picture(sheet, stack_rows(rows))
+        taken = {os.path.realpath(path) for path in (*targets, *targets.values())}
+        write_picture(free_path(os.path.join(folder, "steps.png"), taken), stack_rows(rows))
     return problems
 
 

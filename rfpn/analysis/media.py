@@ -44,19 +44,18 @@ def output_paths(files: list[str], folder: str) -> dict[str, str]:
 
     No path is that of one of the files themselves.
     """
-    taken, targets = set(files), {}
+    taken, targets = {os.path.realpath(path) for path in files}, {}
     for path in files:
         stem, suffix = os.path.splitext(os.path.basename(path))[0], ".mp4" if is_video(path) else ".png"
         targets[path] = free_path(os.path.join(folder, stem + suffix), taken)
-        taken.add(targets[path])
+        taken.add(os.path.realpath(targets[path]))
     return targets
 
 
-def free_path(path: str, taken: Iterable[str]) -> str:
-    """``path``, its stem numbered where it is that of one of the files ``taken``."""
-    real = {os.path.realpath(other) for other in taken}
+def free_path(path: str, taken: set[str]) -> str:
+    """``path``, its stem numbered where it is one of the real paths ``taken``."""
     (stem, suffix), number = os.path.splitext(path), 1
-    while os.path.realpath(path) in real:
+    while os.path.realpath(path) in taken:
         number += 1
         path = f"{stem}_{number}{suffix}"
     return path

@@ -5,8 +5,6 @@ Numbering is that of Detectron2's "separated" form: semantic id 0 things, 1..n_s
 """
 
 import os
-import signal
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import NamedTuple, Optional
 
@@ -18,6 +16,7 @@ from rfpn.data.annotations import IGNORE_LABEL, Categories, read_panoptic_json, 
 from rfpn.data.files import whole_file, write_json
 from rfpn.data.images import read_image, read_label_map
 from rfpn.data.panoptic_png import index_segments, read_panoptic_png
+from rfpn.data.workers import worker_pool
 
 
 class Split(NamedTuple):
@@ -142,9 +141,7 @@ def prepare_split(split: Split, *, workers: int = 1, check_images: bool = True, 
     pairs = [(images[a["image_id"]], a) for a in content["annotations"]]
     job = partial(prepare_picture, split=split, categories=categories, check_images=check_images)
     if workers > 1 and len(pairs) > 1:
-        # Ctrl-C is the caller's to handle: it ends the pool
-        ignore = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}
-        with ProcessPoolExecutor(min(workers, len(pairs)), **ignore) as pool:
+        with worker_pool(min(workers, len(pairs))) as pool:
             results = list(progress(pool.map(job, pairs, chunksize=8)))
     else:
         results = list(progress(map(job, pairs)))

@@ -52,6 +52,7 @@ class TrainStep(SimpleTrainer):
         super().__init__(model, (), optimizer)
         self.data_loader = data_loader
         self._batches = None
+        self._recurrent = [module for module in model.modules() if isinstance(module, RecurrentLayer)]
         if amp_dtype is not None and amp_dtype not in DTYPES:
             raise ValueError(f"SOLVER.AMP.DTYPE must be one of {', '.join(DTYPES)}, got {amp_dtype!r}")
         if accumulate < 1:
@@ -97,9 +98,8 @@ class TrainStep(SimpleTrainer):
         """Seed what is random in batch ``index`` of this step, in each process its own."""
         seed_everything(self.seed, self.iter, index, comm.get_rank())
         # but for numbers of steps, so that no process waits for another
-        for module in self.model.modules():
-            if isinstance(module, RecurrentLayer):
-                module.steps_seed = seed_of(self.seed, self.iter, index)
+        for layer in self._recurrent:
+            layer.steps_seed = seed_of(self.seed, self.iter, index)
 
     def state_dict(self):
         """Optimizer, loss scale and count of skipped steps."""

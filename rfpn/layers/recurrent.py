@@ -59,6 +59,9 @@ class RecurrentLayer(nn.Module):
     ``batch_statistics`` (True if samples influence each other).
     """
 
+    # what numbers of steps drawn follow from, set by a trainer alike in all processes; None for torch's random state
+    steps_seed: int | None = None
+
     def __init__(
         self,
         cell: nn.Module,
@@ -105,8 +108,6 @@ class RecurrentLayer(nn.Module):
         super().__init__()
         self.cell = cell
         self.steps, self.extra_steps = steps, extra_steps
-        # what numbers of steps drawn follow from, set by a trainer alike in all processes; None for torch's random state
-        self.steps_seed: int | None = None
         self.test_steps = steps if test_steps is None else test_steps
         self.test_tolerance = test_tolerance
         self.solver, self.solver_tolerance = solver, solver_tolerance

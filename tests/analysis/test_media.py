@@ -59,8 +59,8 @@ def test_a_video_comes_back(tmp_path):
 
 def test_a_free_path_is_that_of_no_other_file(tmp_path):
     path = str(tmp_path / "steps.png")
-    assert free_path(path, []) == path
-    taken = [path, str(tmp_path / "." / "steps_2.png")]
+    assert free_path(path, set()) == path
+    taken = {path, str(tmp_path / "steps_2.png")}
     assert free_path(path, taken) == str(tmp_path / "steps_3.png")
 
 
@@ -72,7 +72,7 @@ def test_a_video_keeps_its_colours(tmp_path):
     assert next(iter(Video(path))).mean((0, 1)) == pytest.approx([200, 0, 0], abs=12)
 
 
-def test_a_video_whose_sound_outlasts_its_picture_is_whole(tmp_path, monkeypatch):
+def test_a_video_whose_sound_outlasts_its_picture_is_whole(tmp_path):
     """The container's duration makes OpenCV announce a few frames too many."""
     path = str(tmp_path / "film.mp4")
     write_video(path, [np.zeros((32, 32, 3), np.uint8)] * 50, 25)

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import signal
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 
@@ -16,6 +14,7 @@ from rfpn.data.panoptic_png import encode_ids
 from rfpn.data.scenes.geometry import STUFF_CLASSES, THING_CLASSES
 from rfpn.data.scenes.render import SceneOptions, render_scene
 from rfpn.data.semantic import semantic_map, split_of_folder, thing_annotations
+from rfpn.data.workers import worker_pool
 
 # Goes up with every change of the pictures, so that an older set is not taken for a present one.
 _VERSION = 1
@@ -81,9 +80,7 @@ def write_scenes(
         os.makedirs(folder)
     job = partial(_write_scene, paths=paths, split=split, seed=seed, options=options, image_format=image_format)
     if workers > 1:
-        # Ctrl-C is for the main process to tell of
-        ignore = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}
-        with _one_thread(), ProcessPoolExecutor(min(workers, count), **ignore) as pool:
+        with _one_thread(), worker_pool(min(workers, count)) as pool:
             results = list(progress(pool.map(job, range(count), chunksize=16)))
     else:
         results = list(progress(map(job, range(count))))
