@@ -1,5 +1,7 @@
-"""Batches that cross from worker processes in few pieces: every tensor that is sent alone costs a file handle."""
+"""Batches that cross from worker processes in one piece: every tensor that is sent alone costs a file handle."""
 
+import io
+import math
 import pickle
 from multiprocessing.reduction import ForkingPickler
 from typing import Iterator
@@ -8,9 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
 
+# bytes; every type of numbers may start at its multiples
+ALIGNMENT = 64
+
 
 class PackedLoader(DataLoader):
-    """A DataLoader of lists of dicts, whose workers send tensors of equal size as one tensor.
+    """A DataLoader of lists of samples, whose workers send all tensors of a batch as one.
 
     Iterating raises OSError where a batch finds no room in shared memory.
     """
@@ -18,47 +23,69 @@ class PackedLoader(DataLoader):
     def __init__(self, *args, **options):
         super().__init__(*args, collate_fn=_send, **options)
 
-    def __iter__(self) -> Iterator[list[dict]]:
+    def __iter__(self) -> Iterator[list]:
         return map(_receive, super().__iter__())
 
 
-def _send(samples: list[dict]) -> dict | list[dict] | bytes:
-    """The packed samples; in a worker process pickled, with their tensors in shared memory.
+def _send(samples: list) -> list | bytes:
+    """The samples; in a worker process packed and pickled, with their tensors in shared memory.
 
     Left to PyTorch, a worker pickles in a thread whose failure is told to nobody, and the main process waits for ever.
     """
-    packed = pack(samples)
     if get_worker_info() is None:
-        return packed
+        return samples
     try:
-        return bytes(ForkingPickler.dumps(packed))
+        return bytes(ForkingPickler.dumps(pack(samples)))
     except RuntimeError as error:
         raise OSError(
             f"no shared memory for a batch of the loader ({error}); enlarge /dev/shm, or set DATALOADER.NUM_WORKERS 0"
         ) from None
 
 
-def _receive(sent: dict | list[dict] | bytes) -> list[dict]:
-    return unpack(pickle.loads(sent) if isinstance(sent, bytes) else sent)
+def _receive(sent: list | bytes) -> list:
+    return unpack(*pickle.loads(sent)) if isinstance(sent, bytes) else sent
 
 
-def pack(samples: list[dict]) -> dict | list[dict]:
-    """Dict of stacked tensors (where one key's have one type and size) and of lists; samples of unlike keys stay."""
-    keys = samples[0].keys()
-    if any(sample.keys() != keys for sample in samples):
-        return samples
-    return {key: _stack([sample[key] for sample in samples]) for key in keys}
+def pack(samples: list) -> tuple[bytes, Tensor]:
+    """The samples pickled without their tensors, and the bytes of all these (uint8, one dimension, shared memory)."""
+    written = io.BytesIO()
+    pickler = _Pickler(written)
+    pickler.dump(samples)
+    buffer = torch.empty(max(pickler.size, 1), dtype=torch.uint8).share_memory_()
+    for start, tensor in pickler.tensors:
+        content = tensor.reshape(-1).view(torch.uint8)
+        buffer[start : start + len(content)] = content
+    return written.getvalue(), buffer
 
 
-def unpack(packed: dict | list[dict]) -> list[dict]:
-    """The samples that :func:`pack` was given; their tensors share memory."""
-    if isinstance(packed, list):
-        return packed
-    return [dict(zip(packed, values)) for values in zip(*packed.values())]
+def unpack(pickled: bytes, buffer: Tensor) -> list:
+    """The samples that :func:`pack` was given; their tensors share memory, without overlap."""
+    return _Unpickler(io.BytesIO(pickled), buffer).load()
 
 
-def _stack(values: list) -> Tensor | list:
-    if all(isinstance(value, Tensor) for value in values):
-        if len({(value.dtype, value.shape) for value in values}) == 1:
-            return torch.stack(values)
-    return values
+class _Pickler(pickle.Pickler):
+    """Leaves out tensors in main memory and gives each a place: where it starts, its type and shape."""
+
+    def __init__(self, file):
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.tensors: list[tuple[int, Tensor]] = []
+        self.size = 0
+
+    def persistent_id(self, value):
+        plain = type(value) is Tensor and value.layout is torch.strided and value.device.type == "cpu"
+        if not plain or value.requires_grad:
+            return None
+        start = -(-self.size // ALIGNMENT) * ALIGNMENT
+        self.tensors.append((start, value))
+        self.size = start + value.numel() * value.itemsize
+        return start, value.dtype, tuple(value.shape)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file, buffer: Tensor):
+        super().__init__(file)
+        self.buffer = buffer
+
+    def persistent_load(self, place: tuple) -> Tensor:
+        start, dtype, shape = place
+        return self.buffer[start : start + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
