@@ -1,7 +1,6 @@
 """Batches that cross from worker processes in one piece: every tensor that is sent alone costs a file handle."""
 
 import io
-import math
 import pickle
 from multiprocessing.reduction import ForkingPickler
 from typing import Iterator
@@ -51,7 +50,7 @@ def pack(samples: list) -> tuple[bytes, Tensor]:
     written = io.BytesIO()
     pickler = _Pickler(written)
     pickler.dump(samples)
-    buffer = torch.empty(max(pickler.size, 1), dtype=torch.uint8).share_memory_()
+    buffer = torch.empty(max(_aligned(pickler.size), ALIGNMENT), dtype=torch.uint8).share_memory_()
     for start, tensor in pickler.tensors:
         content = tensor.reshape(-1).view(torch.uint8)
         buffer[start : start + len(content)] = content
@@ -64,7 +63,7 @@ def unpack(pickled: bytes, buffer: Tensor) -> list:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves out tensors in main memory and gives each a place: where it starts, its type and shape."""
+    """Leaves out tensors in main memory; gives each a place: its type, shape and strides, and where it starts (numbers)."""
 
     def __init__(self, file):
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
@@ -75,17 +74,25 @@ class _Pickler(pickle.Pickler):
         plain = type(value) is Tensor and value.layout is torch.strided and value.device.type == "cpu"
         if not plain or value.requires_grad:
             return None
-        start = -(-self.size // ALIGNMENT) * ALIGNMENT
+        start, value = _aligned(self.size), value.contiguous()
         self.tensors.append((start, value))
         self.size = start + value.numel() * value.itemsize
-        return start, value.dtype, tuple(value.shape)
+        return value.dtype, tuple(value.shape), value.stride(), start // value.itemsize
 
 
 class _Unpickler(pickle.Unpickler):
     def __init__(self, file, buffer: Tensor):
         super().__init__(file)
         self.buffer = buffer
+        self.views: dict[torch.dtype, Tensor] = {}
 
     def persistent_load(self, place: tuple) -> Tensor:
-        start, dtype, shape = place
-        return self.buffer[start : start + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+        dtype, shape, strides, start = place
+        # a batch of Pathfinder has hundreds of tensors: one operation for each
+        if dtype not in self.views:
+            self.views[dtype] = self.buffer.view(dtype)
+        return self.views[dtype].as_strided(shape, strides, start)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
