@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from rfpn.data.pathfinder.registration import register_pathfinder
-from rfpn.engine.setup import added_keys, load_cfg, one_line_errors
+from rfpn.data.programs import one_line_errors
+from rfpn.engine.setup import added_keys, load_cfg
 from rfpn.engine.step import TrainStep
 from rfpn.engine.trainer import Trainer
 from rfpn.modeling import HGRUMaskHead

@@ -22,7 +22,7 @@ from rfpn.analysis.contour_growth import (
 )
 from rfpn.analysis.unrolling import is_pathfinder
 from rfpn.data.build import build_test_loader
-from rfpn.engine.setup import one_line_errors
+from rfpn.data.programs import one_line_errors
 
 _COLUMNS = 8
 

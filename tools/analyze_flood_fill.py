@@ -19,7 +19,7 @@ from arguments import natural
 from rfpn.analysis.flood_fill import draw_flood_fill, draw_scores, similarity, summarise, tessellate
 from rfpn.analysis.object_growth import object_growths
 from rfpn.data.build import build_test_loader
-from rfpn.engine.setup import one_line_errors
+from rfpn.data.programs import one_line_errors
 
 
 def main(args) -> None:

@@ -16,7 +16,7 @@ from analysis_models import analysis_parser, dataset_of, load_models, model_conf
 from arguments import natural
 from rfpn.analysis.stability import analyse, draw_stability, summarise
 from rfpn.data.build import build_test_loader
-from rfpn.engine.setup import one_line_errors
+from rfpn.data.programs import one_line_errors
 
 
 def main(args) -> None:

@@ -19,7 +19,7 @@ from arguments import natural
 from rfpn.analysis.state_space import collect_states, distance_table, draw_state_space, pair_table, project
 from rfpn.analysis.unrolling import first_batches
 from rfpn.data.build import build_test_loader
-from rfpn.engine.setup import one_line_errors
+from rfpn.data.programs import one_line_errors
 
 
 def main(args) -> None:

@@ -17,7 +17,6 @@ import argparse
 import functools
 import itertools
 import platform
-from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -26,6 +25,7 @@ from arguments import natural, output_file, positive
 from rfpn.analysis.benchmark import PRECISIONS, Row, alternate, checkpoint_steps, compare, mask_head, measure, pathfinder
 from rfpn.analysis.memory import METHODS, MemoryRow, Point, layer_points, sweep
 from rfpn.data.files import write_json
+from rfpn.data.programs import one_line_errors
 from rfpn.layers import RecurrentLayer
 
 SWEEP = [1, 2, 5, 10, 20, 50, 100, 200, 300]
@@ -226,15 +226,6 @@ def _train_step(cfg, batches: list):
     return TrainStep(model.train(), itertools.cycle(batches), Trainer.build_optimizer(cfg, model), amp_dtype=amp)
 
 
-def _one_line_errors(arguments: argparse.Namespace):
-    """Missing data and wrong keys of whole models end the program in one line."""
-    if not arguments.configs:
-        return nullcontext()
-    from rfpn.engine.setup import one_line_errors
-
-    return one_line_errors()
-
-
 def _print_row(row: Row | MemoryRow | None, job: str) -> None:
     """A row, or the table's head where that is None."""
     if job == "memory":
@@ -283,7 +274,7 @@ def main() -> None:
     """Measure, print and write row after row."""
     arguments = parse_arguments()
     produce = {"models": model_rows, "memory": memory_rows}.get(arguments.job, layer_rows)
-    with _one_line_errors(arguments):
+    with one_line_errors():
         heading, rows = _heading(arguments), []
         print(f"{heading['card']}, PyTorch {heading['torch']}")
         _print_row(None, arguments.job)

@@ -15,9 +15,10 @@ from detectron2.modeling import build_model
 
 from arguments import read_npz
 from rfpn.data.files import whole_file
+from rfpn.data.programs import one_line_errors
 from rfpn.engine.checkpoint import read_checkpoint
 from rfpn.engine.convert import convert_released, head_of, is_released
-from rfpn.engine.setup import load_cfg, one_line_errors
+from rfpn.engine.setup import load_cfg
 
 
 def read(path: str) -> dict[str, torch.Tensor]:

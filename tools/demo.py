@@ -29,7 +29,8 @@ from rfpn.analysis.overlay import Overlay, build_overlay, enlargement
 from rfpn.analysis.time_course import parse_steps
 from rfpn.config import get_cfg
 from rfpn.data.images import read_image
-from rfpn.engine.setup import check_weights, load_cfg, one_line_errors
+from rfpn.data.programs import one_line_errors
+from rfpn.engine.setup import check_weights, load_cfg
 
 logger = logging.getLogger("rfpn")
 

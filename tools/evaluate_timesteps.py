@@ -19,8 +19,8 @@ from detectron2.utils import comm
 from analysis_models import add_model_arguments, load_model, model_configs, open_output, suitable
 from rfpn.analysis.time_course import Course, evaluate_time_course, parse_steps, plot_time_course, write_csv
 from rfpn.data.build import build_test_loader
+from rfpn.data.programs import one_line_errors
 from rfpn.engine.launch import check_gpus, launch
-from rfpn.engine.setup import one_line_errors
 from rfpn.evaluation.panoptic import PanopticEvaluator
 from rfpn.evaluation.pathfinder import PathfinderEvaluator
 

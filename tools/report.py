@@ -21,7 +21,7 @@ from rfpn.analysis.report import charts, page
 from rfpn.analysis.report.run import Run, read_run
 from rfpn.analysis.samples import Sample, draw_samples
 from rfpn.analysis.time_course import parse_steps
-from rfpn.engine.setup import INPUT_ERRORS, one_line_errors
+from rfpn.data.programs import INPUT_ERRORS, one_line_errors
 
 logger = logging.getLogger("rfpn")
 

@@ -19,9 +19,10 @@ from tqdm import tqdm
 from rfpn.analysis.figures import PanopticTruth, draw_panoptic, enlarge, side_by_side, write_picture
 from rfpn.data.files import datasets_root, write_json
 from rfpn.data.images import read_image
+from rfpn.data.programs import one_line_errors
 from rfpn.data.scenes.dataset import write_scenes
 from rfpn.engine.checkpoint import name_full_disk
-from rfpn.engine.setup import one_line_errors, setup
+from rfpn.engine.setup import setup
 from rfpn.engine.trainer import Trainer
 from rfpn.evaluation.panoptic import visible_segments
 

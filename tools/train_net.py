@@ -10,9 +10,10 @@ from detectron2.engine import default_argument_parser
 from detectron2.evaluation import verify_results
 from detectron2.utils import comm
 
+from rfpn.data.programs import one_line_errors
 from rfpn.engine.checkpoint import load_for_evaluation, name_full_disk
 from rfpn.engine.launch import check_gpus, launch
-from rfpn.engine.setup import one_line_errors, setup
+from rfpn.engine.setup import setup
 from rfpn.engine.trainer import Trainer
 
 

@@ -1,4 +1,4 @@
-"""How the programs of ``datasets/`` end early; for those that need models and training see ``rfpn.engine.setup``."""
+"""How programs end early: with one line and an exit code."""
 
 import sys
 from concurrent.futures.process import BrokenProcessPool
@@ -7,18 +7,33 @@ from typing import Iterator
 
 from rfpn.data.pathfinder.settings import GenerationError
 
+# what wrong input raises; anything else is a fault of the program and keeps its traceback
+INPUT_ERRORS = (ValueError, KeyError, OSError)
+
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """End the program with one line where its input is wrong or it lost a process (exit code 2), or on Ctrl-C (130)."""
+    """End the program with one line.
+
+    Exit codes: 2 for wrong input or a process that was lost, 3 for numbers that are not finite, 130 for Ctrl-C.
+    """
     try:
         yield
     except BrokenProcessPool:
-        _end("error: a process was ended from outside, perhaps for lack of memory; take fewer --workers", 2)
-    except (ValueError, OSError, GenerationError) as error:
-        _end(f"error: {' '.join(str(error).split())}", 2)
+        _end("error: a process was ended from outside, perhaps for lack of memory; take fewer workers", 2)
+    except (*INPUT_ERRORS, GenerationError) as error:
+        _end(f"error: {_text(error)}", 2)
+    except FloatingPointError as error:
+        _end(f"error: {_text(error)}", 3)
     except KeyboardInterrupt:
-        _end("interrupted: run the same command again", 130)
+        _end("interrupted", 130)
+
+
+def _text(error: Exception) -> str:
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    if text.startswith("Caught ") and "Original Traceback" in text:  # from a worker of a loader
+        text = text.rpartition(f"\n{type(error).__name__}: ")[2]
+    return " ".join(text.split())
 
 
 def _end(line: str, status: int) -> None:

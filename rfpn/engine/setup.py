@@ -1,6 +1,5 @@
 """From command-line arguments to a checked, frozen config."""
 
-import contextlib
 import logging
 import math
 import os
@@ -36,8 +35,6 @@ _RULES = {
     "SOLVER.AMP.DTYPE": tuple(DTYPES),
     "TEST.PQ_WORKERS": Range(1, 1024, whole=True),
 }
-# what wrong input raises; anything else is a fault of the program and keeps its traceback
-INPUT_ERRORS = (ValueError, KeyError, OSError)
 
 
 def setup(args) -> CfgNode:
@@ -168,19 +165,3 @@ def make_output_dir(cfg: CfgNode) -> None:
         raise OSError(f"OUTPUT_DIR {path!r} cannot be made: {error.strerror}") from None
     if not os.access(path, os.W_OK | os.X_OK):
         raise PermissionError(f"OUTPUT_DIR {path!r} cannot be written to")
-
-
-@contextlib.contextmanager
-def one_line_errors():
-    """End the program with one line where its input is wrong (exit code 2), numbers are not finite (3), or on Ctrl-C (130)."""
-    try:
-        yield
-    except (*INPUT_ERRORS, FloatingPointError) as error:
-        text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-        if text.startswith("Caught ") and "Original Traceback" in text:  # from a worker of a loader
-            text = text.rpartition(f"\n{type(error).__name__}: ")[2]
-        print(f"error: {' '.join(text.split())}", file=sys.stderr)
-        sys.exit(3 if isinstance(error, FloatingPointError) else 2)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)

@@ -1,11 +1,13 @@
-"""How the programs of datasets/ end early, and where they look for data."""
+"""How programs end early, and where those of datasets/ look for data."""
 
 import importlib.util
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
+from torch.utils.data import DataLoader
 
+from rfpn.data.programs import one_line_errors
 from tests.data.tiny_panoptic import mixed_layouts, write_set
 
 PROGRAMS = Path(__file__).parents[2] / "datasets"
@@ -25,11 +27,47 @@ def load(name):
     return module
 
 
+class Failing(list):
+    def __getitem__(self, index):
+        raise ValueError("photo.png: is\ncut short")
+
+
+def read_by_a_worker():
+    list(DataLoader(Failing([0]), num_workers=1))
+
+
+def fail(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    "run, code, line",
+    [
+        (lambda: fail(ValueError("SOME.KEY\n  is wrong")), 2, "error: SOME.KEY is wrong"),
+        (lambda: fail(KeyError("SOME.KEY is unknown")), 2, "error: SOME.KEY is unknown"),
+        (lambda: fail(FileNotFoundError(2, "No such file", "a.png")), 2, "error: [Errno 2] No such file: 'a.png'"),
+        (lambda: fail(FloatingPointError("iteration 3: not finite: loss_mask")), 3, "error: iteration 3: not finite: loss_mask"),
+        (lambda: fail(KeyboardInterrupt()), 130, "interrupted"),
+        (read_by_a_worker, 2, "error: photo.png: is cut short"),
+    ],
+)
+def test_wrong_input_ends_in_one_line(run, code, line, capsys):
+    with pytest.raises(SystemExit) as end, one_line_errors():
+        run()
+    assert end.value.code == code
+    assert capsys.readouterr().err == line + "\n"
+
+
+def test_faults_of_the_program_keep_their_traceback():
+    with pytest.raises(AttributeError), one_line_errors():
+        fail(AttributeError("a bug"))
+
+
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize(
     "error, status, words",
     [
-        (KeyboardInterrupt(), 130, "interrupted: run the same command again"),
+        (KeyboardInterrupt(), 130, "interrupted"),
         (BrokenProcessPool("a child process terminated abruptly"), 2, "error: a process was ended from outside"),
     ],
 )

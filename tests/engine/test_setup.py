@@ -1,50 +1,13 @@
-"""Configurations are checked as they are read; errors end a program in one line."""
+"""Configurations are checked as they are read."""
 
 from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
-from rfpn.engine.setup import check_expected_results, load_cfg, make_output_dir, one_line_errors
+from rfpn.engine.setup import check_expected_results, load_cfg, make_output_dir
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-
-
-class Failing(list):
-    def __getitem__(self, index):
-        raise ValueError("photo.png: is\ncut short")
-
-
-def read_by_a_worker():
-    list(DataLoader(Failing([0]), num_workers=1))
-
-
-def fail(error):
-    raise error
-
-
-@pytest.mark.parametrize(
-    "run, code, line",
-    [
-        (lambda: fail(ValueError("SOME.KEY\n  is wrong")), 2, "error: SOME.KEY is wrong"),
-        (lambda: fail(KeyError("SOME.KEY is unknown")), 2, "error: SOME.KEY is unknown"),
-        (lambda: fail(FileNotFoundError(2, "No such file", "a.png")), 2, "error: [Errno 2] No such file: 'a.png'"),
-        (lambda: fail(FloatingPointError("iteration 3: not finite: loss_mask")), 3, "error: iteration 3: not finite: loss_mask"),
-        (lambda: fail(KeyboardInterrupt()), 130, "interrupted"),
-        (read_by_a_worker, 2, "error: photo.png: is cut short"),
-    ],
-)
-def test_wrong_input_ends_in_one_line(run, code, line, capsys):
-    with pytest.raises(SystemExit) as end, one_line_errors():
-        run()
-    assert end.value.code == code
-    assert capsys.readouterr().err == line + "\n"
-
-
-def test_faults_of_the_program_keep_their_traceback():
-    with pytest.raises(AttributeError), one_line_errors():
-        fail(AttributeError("a bug"))
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_rows_are_kept_when_a_sweep_is_stopped(tmp_path, monkeypatch):
 
     monkeypatch.setattr(memory, "measure_layer", stop)
     small = "--device cpu --batch 1 --size 8 --repeats 1 --methods bptt,rbp".split()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(SystemExit, match="130"):
         _run(monkeypatch, "memory", *small, "--steps", "1,2", "--output", output)
     assert {key[1:]: row["outcome"] for key, row in _rows(output).items()} == {
         ("bptt", 1): "measured",
