@@ -1,5 +1,6 @@
 """One entry for every way a job is started: Detectron2's arguments, torchrun or SLURM."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -51,12 +52,19 @@ def launch(main: Callable, args) -> None:
             raise
         _leave()
         return
+    job = (main, args, multiprocessing.get_start_method())
     try:
-        spawn(main, args.num_gpus, args.num_machines, args.machine_rank, args.dist_url, (args,), timeout=TIMEOUT)
+        spawn(_spawned, args.num_gpus, args.num_machines, args.machine_rank, args.dist_url, job, timeout=TIMEOUT)
     except ProcessExitedException as error:
         if error.exit_code < 0:  # a signal, which nobody has told of
             raise
         sys.exit(error.exit_code)
+
+
+def _spawned(main: Callable, args, start_method: str) -> None:
+    # a spawned process would spawn its loaders' workers too: a minute for each loader, where forks take a second
+    multiprocessing.set_start_method(start_method, force=True)
+    main(args)
 
 
 def check_gpus(args) -> None:

@@ -1,5 +1,6 @@
 """Where a process stands in a job that torchrun or SLURM started."""
 
+import multiprocessing
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -56,6 +57,27 @@ def test_the_exit_code_of_a_spawned_process_is_the_programs(monkeypatch, code, e
     with pytest.raises(expected) as end:
         launch(None, SimpleNamespace(num_gpus=2, num_machines=1, machine_rank=0, dist_url="auto"))
     assert (end.value.code if expected is SystemExit else end.value.exit_code) == code
+
+
+def write_start_method(args):
+    args.path.write_text(multiprocessing.get_start_method())
+
+
+def call(_, main, arguments):
+    main(*arguments)
+
+
+def test_workers_of_spawned_processes_start_as_those_of_others(monkeypatch, tmp_path):
+    """Spawned ones import everything again: a loader with 8 of them took a minute to start."""
+
+    def spawn(main, gpus, machines, rank, url, arguments, timeout):
+        torch.multiprocessing.spawn(call, (main, arguments), nprocs=1)
+
+    monkeypatch.setattr(module, "find_place", lambda _: None)
+    monkeypatch.setattr(module, "spawn", spawn)
+    path = tmp_path / "method"
+    launch(write_start_method, SimpleNamespace(path=path, num_gpus=2, num_machines=1, machine_rank=0, dist_url="auto"))
+    assert path.read_text() == multiprocessing.get_start_method()
 
 
 @pytest.mark.parametrize("backend, error, ends", [("nccl", True, 0), ("nccl", False, 1), ("gloo", True, 1), ("gloo", False, 1)])
