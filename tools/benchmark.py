@@ -194,8 +194,11 @@ def _measure_training(cfg, checkpointed=False, *, batches: list, arguments: argp
     for module in step.model.modules() if checkpointed else ():
         if isinstance(module, RecurrentLayer):
             checkpoint_steps(module)
+    device = torch.device(arguments.device)
+    # every batch once more than CUDA needs to plan its convolutions
+    warmup = 2 * len(batches) if device.type == "cuda" else 1
     with EventStorage():
-        return measure(step.run_step, torch.device(arguments.device), arguments.repeats)
+        return measure(step.run_step, device, arguments.repeats, warmup)
 
 
 def _config(path: str, arguments: argparse.Namespace):
