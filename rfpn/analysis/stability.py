@@ -214,7 +214,10 @@ def draw_stability(path: str, models: dict[str, list[Stability]], coefficients: 
     penalties = np.array([row.lcp for rows in models.values() for row in rows])
     positive = penalties[penalties > 0]
     if len(positive) and positive.max() > 100 * positive.min():
-        axes[2].set_xscale("symlog", linthresh=float(positive.min()))
+        decade = 10.0 ** np.floor(np.log10(positive.min()))
+        axes[2].set_xscale("symlog", linthresh=decade)
+        # penalties are never negative, but 0 has a place on the axis
+        axes[2].set_xlim(left=-0.3 * decade)
     else:
         axes[2].ticklabel_format(axis="x", style="sci", scilimits=(-2, 2))
     axes[0].legend(fontsize="small")
