@@ -51,6 +51,21 @@ def linear_solve(
         return _gmres(transpose, cotangent, terms, _BOUND * growth_limit, tolerance)
 
 
+def solve_jointly(
+    transpose: Callable[[Tensor], Tensor],
+    cotangent: Tensor,
+    terms: int,
+    growth_limit: float = 2.0,
+    tolerance: float = 0.0,
+) -> LinearSolution:
+    """:func:`linear_solve` of all samples as one, for steps in which samples act on each other (batch statistics).
+
+    Arguments as there; length, truncated and residual, (R,), are the same for all samples.
+    """
+    found = linear_solve(lambda v: transpose(v[0])[None], cotangent[None], terms, growth_limit, tolerance)
+    return LinearSolution(found.total[0], *(value.expand(len(cotangent)) for value in found[1:]))
+
+
 def _gmres(
     transpose: Callable[[Tensor], Tensor], cotangent: Tensor, terms: int, limit: float, tolerance: float
 ) -> LinearSolution:

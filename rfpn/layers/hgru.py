@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from rfpn.layers.checks import check_setting, check_sizes
 from rfpn.layers.gates import GALAGate, channel_scale, gate_bias_start, widened
+from rfpn.layers.parts import parts_of
 
 FORMS = ("released", "printed")
 
@@ -63,6 +64,7 @@ class HGRUCell(nn.Module):
         bias = gate_bias_start(channels, gate_steps, gate_bias)
         self.gate_inhibition.bias.data.copy_(bias)
         self.gate_excitation.bias.data.copy_(-bias)
+        self.made_of = parts_of(self)
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
         """One step: drive x (N, C, H, W), state h (N, C, H, W) -> next state (N, C, H, W); ValueError for other shapes."""
@@ -122,6 +124,7 @@ class GALAHGRUCell(nn.Module):
         bias = gate_bias_start(channels, gate_steps, gate_bias)
         self.gate_inhibition.bias.data.copy_(bias)
         self.gate_excitation.bias.data.copy_(-bias)
+        self.made_of = parts_of(self)
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
         """One step: drive x (R, C, H, W), state h (R, C, H, W) -> next state (R, C, H, W); ValueError for other shapes."""

@@ -16,6 +16,7 @@ from rfpn.fixed_point import (
     linear_solve,
     penalty_of_sums,
     relative_residual,
+    solve_jointly,
 )
 from rfpn.layers.checks import check_setting
 from rfpn.layers.fast import bind, graphs
@@ -130,7 +131,9 @@ class RecurrentLayer(nn.Module):
 
     def hidden(self, state: Tensor) -> Tensor:
         """The part of a state that the layer outputs."""
-        return self.cell.hidden(state) if hasattr(self.cell, "hidden") else state
+        part = getattr(self.cell, "hidden", None)
+        # a cell may well have a submodule of that name
+        return state if part is None or isinstance(part, nn.Module) else part(state)
 
     def step(self, x: Tensor, state: Tensor) -> Tensor:
         """One step of the cell, in the state's type. Raises TypeError or ValueError if the cell returns no state like it."""
@@ -225,10 +228,15 @@ class RecurrentLayer(nn.Module):
                 self.growth_limit,
                 self.neumann_tolerance,
                 self._report,
-                form.neumann_series if self.adjoint == "neumann" else linear_solve,
+                form.neumann_series if self.adjoint == "neumann" else self._solve,
                 transpose,
             )
         return state, previous, penalty
+
+    def _solve(self, *arguments) -> LinearSolution:
+        # the small system of one sample knows nothing of what comes to it from others
+        joint = getattr(self.cell, "batch_statistics", False)
+        return solve_jointly(*arguments) if joint else linear_solve(*arguments)
 
     def penalty_of_sums(self, sums: Tensor) -> Tensor:
         """The layer's Lipschitz penalty, before any weight, from column sums (R, ...) of its Jacobian."""

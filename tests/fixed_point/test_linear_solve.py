@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rfpn.fixed_point import linear_solve, neumann_series
+from rfpn.fixed_point import linear_solve, neumann_series, solve_jointly
 from tests.problems import LinearCell, random, relative_error
 
 
@@ -70,6 +70,21 @@ def test_E6_does_not_depend_on_the_batch(count):
         alone = linear_solve(lambda v: gains[i] * v, g[i : i + 1], 10, tolerance=1e-4)
         assert alone.length[0] == together.length[i] and alone.truncated[0] == together.truncated[i]
         torch.testing.assert_close(alone.total[0], together.total[i])
+
+
+def test_samples_that_act_on_each_other_are_solved_as_one():
+    jacobian, g = LinearCell(size=12).weight.detach(), random((4, 3)) * torch.tensor([[1.0], [0.1], [0.1], [0.1]])
+
+    def transpose(v):
+        return (v.flatten() @ jacobian).view(4, 3)
+
+    wanted = exact(jacobian, g.view(1, 12)).view(4, 3)
+    together = solve_jointly(transpose, g, 12)
+    assert relative_error(together.total, wanted) < 1e-9 and (together.residual < 1e-9).all()
+    assert together.length.shape == together.truncated.shape == (4,)
+    # each with coefficients of its own does not minimise anything
+    assert relative_error(linear_solve(transpose, g, 12).total, wanted) > 1e-3
+    assert solve_jointly(lambda v: v, g[:0], 12).total.shape == (0, 3)
 
 
 @pytest.mark.parametrize("distance", [0.0, 1e-12, 1e-4])

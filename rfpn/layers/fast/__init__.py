@@ -12,6 +12,8 @@ import os
 import torch
 from torch import Tensor, nn
 
+from rfpn.layers.parts import as_made
+
 FAST = ("auto", "off")
 # below this edge, direct convolutions win over the frequency domain
 _SMALLEST_SPECTRAL_KERNEL = 7
@@ -51,15 +53,14 @@ def bind(cell: nn.Module, x: Tensor):
 
     if x.dim() != 4 or not len(x) or not available(x):
         return None
-    # hooks want to see the cell called
-    if cell._forward_hooks or cell._forward_pre_hooks:
+    # a subclass may compute something else
+    make = {HGRUCell: _bind_hgru, GALAHGRUCell: _bind_gala}.get(type(cell))
+    # the plain form tells what is wrong with a drive of other channels
+    if make is None or x.shape[1] != cell.channels or not as_made(cell):
         return None
     if any(p.dtype != torch.float32 or p.device != x.device for p in cell.parameters()):
         return None
-    # a subclass may compute something else
-    if type(cell) is HGRUCell:
-        return _bind_hgru(cell, x)
-    return _bind_gala(cell, x) if type(cell) is GALAHGRUCell else None
+    return make(cell, x)
 
 
 def _bind_hgru(cell: nn.Module, x: Tensor):

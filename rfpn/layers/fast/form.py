@@ -9,6 +9,18 @@ from rfpn.fixed_point import NeumannSum, neumann_series, probe_vector
 from rfpn.layers.plain import RecordedStep
 
 
+def refuse_second_derivatives() -> None:
+    """RuntimeError in a backward pass with create_graph, whose result would lack every second derivative without a word."""
+    if torch.is_grad_enabled():
+        raise RuntimeError("what a fast form recorded can be differentiated once: use fast='off'")
+
+
+def check_state(x: Tensor, h: Tensor) -> None:
+    """ValueError for a state h unlike the drive x, both (R, C, H, W): kernels would read beyond its end."""
+    if h.shape != x.shape:
+        raise ValueError(f"a state like the drive is needed, {tuple(x.shape)}, got {tuple(h.shape)}")
+
+
 class FastForm:
     """A cell made ready for one forward pass. What it records can be differentiated once.
 
@@ -25,7 +37,8 @@ class FastForm:
         self.parameters = dict(cell.named_parameters())
 
     def step(self, x: Tensor, h: Tensor) -> Tensor:
-        """The next state, recorded by autograd where it is on."""
+        """The next state, recorded by autograd where it is on. ValueError for a state of another shape than x's."""
+        check_state(x, h)
         if not torch.is_grad_enabled():
             return self.iterate(x, h, 1)
         return self.recorded.apply(self, None, x, h, None, *self.parameters.values())[0]

@@ -4,12 +4,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from rfpn.layers.fast import available, gala_adjoint_stages, gala_stages
 from rfpn.layers.fast.gala_adjoint import step_gradient
-from rfpn.layers.fast.form import FastForm
+from rfpn.layers.fast.form import FastForm, refuse_second_derivatives
 from rfpn.layers.fast.gala_stages import GateFactors, InhibitFactors, UpdateFactors, Weights
 
 
@@ -21,16 +20,17 @@ class _Recorded(torch.autograd.Function):
         """F(x, h) (R, C, H, W), and Jᵀ·vector or None."""
         ctx.bound = bound
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, h, vector)
+        # parameters too: autograd then tells of weights that were written to before the backward pass
+        ctx.save_for_backward(x, h, vector, *parameters)
         if linear is None:
             return bound.iterate(x, h, 1), None
         return linear.state.view_as(linear.state), None if vector is None else linear.transpose(vector)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, cotangent, direction):
         """Gradients of x, h and the parameters from those of F(x, h) and of Jᵀ·vector, each (R, C, H, W) or None."""
-        x, h, vector = ctx.saved_tensors
+        refuse_second_derivatives()
+        x, h, vector, *_ = ctx.saved_tensors
         cotangent = torch.zeros_like(h) if cotangent is None else cotangent
         maps = (None if t is None else _channels_last(t) for t in (x, h, cotangent, direction, vector))
         dx, dh, gradients = step_gradient(ctx.bound, *maps)
@@ -152,7 +152,7 @@ def _weights(cell, half: torch.dtype) -> Weights:
     gate = cell.gate_inhibition
     return Weights(
         gate.channel_in.weight.flatten(1).to(half), gate.channel_in.bias, gate.channel_out.weight.flatten(1).to(half),
-        gate.spatial_in.bias, gate.spatial_out.weight[0].flatten(1).to(half), gate.bias, cell.gate_excitation.bias,
+        gate.spatial_in.bias, gate.spatial_out.weight[0].flatten(1).to(half).contiguous(), gate.bias, cell.gate_excitation.bias,
         cell.alpha.flatten(), cell.mu.flatten(), cell.norm_inhibition.weight, cell.norm_inhibition.bias,
         cell.norm_excitation.weight, cell.norm_excitation.bias, cell.norm_inhibition.eps, cell.norm_inhibition.num_groups,
     )

@@ -4,6 +4,7 @@ A graph holds all T steps and what a fast form prepares from the weights, so tha
 """
 
 import logging
+import threading
 from collections import OrderedDict
 from functools import lru_cache
 from typing import Callable, NamedTuple
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from rfpn.fixed_point import relative_residual
 from rfpn.layers.fast import autocast_dtype
+from rfpn.layers.parts import as_made
 from rfpn.layers.plain import PlainForm
 
 # with more RoIs the card is busy for longer than launches take
@@ -27,7 +29,7 @@ MOST_MOVES = 20
 class Captured(NamedTuple):
     """A graph with its own memory for a bucket of B RoIs: drive (B, C, H, W), channels last, state h_T, residual (B,).
 
-    Replays belong on one stream, one after another: graphs of a cell share the memory that they work in.
+    Replays belong on one stream, one after another (:class:`CellGraphs`): graphs of a cell share the memory that they work in.
     """
 
     graph: torch.cuda.CUDAGraph
@@ -44,9 +46,14 @@ class Captured(NamedTuple):
 
 
 class CellGraphs:
-    """The graphs of one cell by key, least recently used first; None where a key's drive has no fast form."""
+    """The graphs of one cell by key, least recently used first; None where a key's drive has no fast form.
 
-    def __init__(self):
+    lock: held from the search for a graph to the end of its replay, since all write to the same memory. stream: the
+    one they belong to, that of the first use.
+    """
+
+    def __init__(self, stream: int = 0):
+        self.lock, self.stream = threading.Lock(), stream
         self.graphs: OrderedDict[tuple, Captured | None] = OrderedDict()
         self.weights: tuple = ()
         self.moves = 0
@@ -62,6 +69,10 @@ class CellGraphs:
             self.graphs.clear()
             self.weights = weights
             self.moves += 1
+            if self.moves == MOST_MOVES + 1:
+                logging.getLogger(__name__).warning(
+                    "Weights were replaced %d times: recurrent steps run one by one from now on, not from CUDA graphs", MOST_MOVES
+                )
         if self.failed or self.moves > MOST_MOVES:
             return None
         if key not in self.graphs:
@@ -92,9 +103,13 @@ def run(layer: nn.Module, x: Tensor, steps: int) -> tuple[Tensor, Tensor] | None
     """
     if not usable(layer, x):
         return None
-    cell_graphs = _graphs.setdefault(layer.cell, CellGraphs())
-    captured = cell_graphs.find(_key(x, steps), placement(layer.cell), lambda pool: _capture(layer, x, steps, pool))
-    return captured and captured.replay(x)
+    stream = torch.cuda.current_stream(x.device).cuda_stream
+    cell_graphs = _graphs.setdefault(layer.cell, CellGraphs(stream))
+    if cell_graphs.stream != stream:
+        return None
+    with cell_graphs.lock:
+        captured = cell_graphs.find(_key(x, steps), placement(layer.cell), lambda pool: _capture(layer, x, steps, pool))
+        return captured and captured.replay(x)
 
 
 def usable(layer: nn.Module, x: Tensor) -> bool:
@@ -105,9 +120,7 @@ def usable(layer: nn.Module, x: Tensor) -> bool:
     if layer.training and layer.extra_steps:
         return False
     cell = layer.cell
-    # hooks want to see the cell called; a replica of DataParallel lives for one call
-    unfit = getattr(cell, "batch_statistics", False) or cell._forward_hooks or cell._forward_pre_hooks
-    return not (unfit or getattr(cell, "_is_replica", False) or torch.cuda.is_current_stream_capturing())
+    return not getattr(cell, "batch_statistics", False) and as_made(cell) and not torch.cuda.is_current_stream_capturing()
 
 
 def bucket(rois: int) -> int | None:

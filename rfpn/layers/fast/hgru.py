@@ -4,10 +4,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from rfpn.layers.fast import autocast_dtype, available, hgru_adjoint_stages, hgru_stages, spectral
-from rfpn.layers.fast.form import FastForm
+from rfpn.layers.fast.form import FastForm, refuse_second_derivatives
 from rfpn.layers.fast.hgru_adjoint import Step, step_gradient
 from rfpn.layers.fast.hgru_stages import Factors, Moments, Weights
 
@@ -22,16 +21,18 @@ class _Recorded(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         x, h = x.contiguous(), h.contiguous()
         made = bound._own_step(x, h) if linear is None else linear.made
-        ctx.save_for_backward(x, h, vector, *made.transformed, made.z1, *made.m1, made.z2, *made.m2, made.s)
+        kept = (x, h, vector, *made.transformed, made.z1, *made.m1, made.z2, *made.m2, made.s)
+        # parameters too: autograd then tells of weights that were written to before the backward pass
+        ctx.save_for_backward(*kept, *parameters)
         if linear is None:
             return bound.stages.update(made.z2, made.m2, made.s, h, bound.weights, None), None
         return linear.state.view_as(linear.state), None if vector is None else linear.transpose(vector)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, cotangent, direction):
         """Gradients of x, h and the parameters from those of F(x, h) and of Jᵀ·vector, each (R, C, H, W) or None."""
-        x, h, vector, gated, inner, z1, mean1, rstd1, z2, mean2, rstd2, s = ctx.saved_tensors
+        refuse_second_derivatives()
+        x, h, vector, gated, inner, z1, mean1, rstd1, z2, mean2, rstd2, s, *_ = ctx.saved_tensors
         made = Step((gated, inner), z1, Moments(mean1, rstd1), z2, Moments(mean2, rstd2), s)
         cotangent = torch.zeros_like(h) if cotangent is None else cotangent.contiguous()
         direction = None if direction is None else direction.contiguous()

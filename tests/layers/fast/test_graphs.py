@@ -108,11 +108,12 @@ def test_replaced_weights_drop_all_graphs_and_their_pool():
     assert list(cache.graphs) == [2]
 
 
-def test_weights_that_keep_moving_end_graphs_of_the_cell():
+def test_weights_that_keep_moving_end_graphs_of_the_cell(caplog):
     cache, made = graphs.CellGraphs(), []
     found = [_find(cache, 1, (place,), made) for place in range(graphs.MOST_MOVES + 5)]
     assert all(found[: graphs.MOST_MOVES]) and not any(found[graphs.MOST_MOVES :])
     assert len(made) == graphs.MOST_MOVES and not cache.graphs
+    assert len(caplog.records) == 1 and "one by one from now on" in caplog.text
 
 
 def test_a_drive_without_fast_form_is_remembered():
@@ -145,12 +146,7 @@ def test_usable_without_grad_alone(monkeypatch):
         assert graphs.usable(layer.train(), x)
         assert not graphs.usable(_layer(fast="off"), x)
         assert not graphs.usable(RecurrentLayer(hgru(), 2).eval(), x)
-        hooked = _layer()
-        hooked.cell.register_forward_hook(lambda *_: None)
-        assert not graphs.usable(hooked, x)
-        replica = _layer()
-        replica.cell._is_replica = True
-        assert not graphs.usable(replica, x)
+        assert not graphs.usable(_layer(extra_steps=3).train(), x) and graphs.usable(_layer(extra_steps=3), x)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
         assert not graphs.usable(layer, x)
 

@@ -87,6 +87,46 @@ def test_other_memory_formats(kind, device):
         assert_close(found[name], expected, 1e-4, name)
 
 
+@pytest.mark.parametrize("kind", SHAPES)
+def test_weights_in_another_memory_format(kind, device):
+    x, g = torch.rand(SHAPES[kind], device=device), torch.randn(SHAPES[kind], device=device)
+    layer = RecurrentLayer(_cell(kind, device), 4, lipschitz=True, coefficient=0.0)
+    output, wanted = _run(layer, x, g)
+    other, found = _run(layer.to(memory_format=torch.channels_last), x, g)
+    assert_close(other.hidden, output.hidden, 1e-6)
+    for name, expected in wanted.items():
+        assert_close(found[name], expected, 1e-4, name)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("gradient", ["rbp", "bptt"])
+def test_second_derivatives_are_refused(gradient, kind, device):
+    x = torch.rand(SHAPES[kind], device=device, requires_grad=True)
+    hidden = RecurrentLayer(_cell(kind, device), 3, gradient=gradient)(x).hidden
+    with pytest.raises(RuntimeError, match="differentiated"):
+        torch.autograd.grad(hidden.sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("gradient", ["rbp", "bptt"])
+def test_weights_written_to_before_backward_are_told_of(gradient, kind, device):
+    layer = RecurrentLayer(_cell(kind, device), 3, gradient=gradient)
+    hidden = layer(torch.rand(SHAPES[kind], device=device)).hidden
+    with torch.no_grad():
+        layer.cell.alpha.mul_(1.5)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        hidden.sum().backward()
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_states_of_another_size_are_refused(kind, device):
+    x = torch.rand(SHAPES[kind], device=device)
+    layer = RecurrentLayer(_cell(kind, device), 3)
+    for state in (x[:1], x[..., :-1], torch.rand(x.shape[0], x.shape[1] + 1, *x.shape[2:], device=device)):
+        with pytest.raises(ValueError, match="state"):
+            next(layer.unroll(x, 2, state))
+
+
 def test_hgru_under_bfloat16_autocast(device):
     torch.manual_seed(2)
     x, g = torch.rand(3, 4, 9, 12, device=device), torch.randn(3, 4, 9, 12, device=device)
@@ -139,23 +179,6 @@ def test_plain_form_and_a_warning_where_kernels_do_not_compile(monkeypatch, capl
     assert fast_package.bind(hgru(), torch.rand(2, 4, 8, 8)) is None
     assert "plain forms do: Failed to find C compiler." in caplog.text
     fast_package._kernels_run.cache_clear()
-
-
-class _Variant(HGRUCell):
-    pass
-
-
-def test_bind_keeps_to_what_it_knows(monkeypatch):
-    monkeypatch.setattr(fast_package, "available", lambda x: True)
-    monkeypatch.setattr("rfpn.layers.fast._bind_hgru", lambda cell, x: "fast")
-    x = torch.rand(2, 4, 8, 8)
-    assert fast_package.bind(hgru(), x) == "fast"
-    assert fast_package.bind(_Variant(4, 7), x) is None
-    assert fast_package.bind(hgru(), x[:0]) is None
-    assert fast_package.bind(hgru().double(), x) is None
-    hooked = hgru()
-    hooked.register_forward_hook(lambda *_: None)
-    assert fast_package.bind(hooked, x) is None
 
 
 def test_plain_form_where_triton_cannot_work(monkeypatch):

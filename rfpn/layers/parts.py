@@ -1,0 +1,22 @@
+"""What a cell consists of: fast forms serve only cells that are as their constructors left them."""
+
+from torch import nn
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def parts_of(cell: nn.Module) -> tuple:
+    """Names, types and settings of a cell's modules, and names of its parameters."""
+    modules = tuple((name, type(module), module.extra_repr()) for name, module in cell.named_modules())
+    return modules, tuple(sorted(name for name, _ in cell.named_parameters()))
+
+
+def as_made(cell: nn.Module) -> bool:
+    """Whether a cell is as its constructor left it, which put ``parts_of`` into its ``made_of``.
+
+    False with hooks on any part, exchanged or reset modules, parametrizations, weights shared by two parts, and for
+    replicas of nn.DataParallel, which have no parameters.
+    """
+    if any(getattr(module, hooks) for module in cell.modules() for hooks in _HOOKS):
+        return False
+    return getattr(cell, "made_of", None) == parts_of(cell)

@@ -1,0 +1,168 @@
+"""Fast forms serve a cell as it was made, on drives that they were made for, and nothing else."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from rfpn.layers import HGRUCell, RecurrentLayer
+from rfpn.layers import fast as fast_package
+from rfpn.layers.fast import graphs
+from tests.layers.fast.fast_problems import gala, hgru
+
+DRIVES = {"hgru": (2, 4, 8, 8), "gala": (2, 64, 5, 5)}
+CELLS = {"hgru": hgru, "gala": gala}
+
+
+@pytest.fixture(autouse=True)
+def everywhere(monkeypatch):
+    monkeypatch.setattr(fast_package, "available", lambda x: True)
+
+
+def _bound(cell, kind, drive=None) -> bool:
+    return fast_package.bind(cell, torch.rand(DRIVES[kind]) if drive is None else drive) is not None
+
+
+def _trained(cell):
+    layer = RecurrentLayer(cell, 2)
+    layer(torch.rand(2, cell.channels, 5, 5)).hidden.sum().backward()
+    torch.optim.Adam(layer.parameters()).step()
+    return cell
+
+
+def _loaded(cell):
+    cell.load_state_dict(copy.deepcopy(cell.state_dict()))
+    return cell
+
+
+@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda cell: cell,
+        copy.deepcopy,
+        lambda cell: pickle.loads(pickle.dumps(cell)),
+        lambda cell: cell.eval(),
+        lambda cell: cell.requires_grad_(False),
+        lambda cell: cell.to(memory_format=torch.channels_last),
+        _loaded,
+        _trained,
+    ],
+    ids=["made", "copied", "pickled", "evaluated", "frozen", "channels_last", "loaded", "trained"],
+)
+def test_served(kind, change):
+    assert _bound(change(CELLS[kind]()), kind)
+
+
+def _with(cell, **parts):
+    for name, part in parts.items():
+        setattr(cell, name, part)
+    return cell
+
+
+def _shared(cell):
+    cell.excitation.weight = cell.inhibition.weight
+    return cell
+
+
+def _padded(cell):
+    cell.excitation.padding_mode = "circular"
+    return cell
+
+
+def _loosened(cell):
+    cell.norm_excitation.eps = 0.1
+    return cell
+
+
+def _hooked(kind):
+    def register(cell):
+        getattr(cell.excitation, f"register_{kind}")(lambda *_: None)
+        return cell
+
+    return register
+
+
+def _replica(cell):
+    """As nn.DataParallel makes them: tensors in the parameters' places, which are no parameters."""
+    copied = copy.copy(cell)
+    copied._parameters = {name: None for name, p in cell._parameters.items() if p is None}
+    copied.__dict__.update({name: p.detach().clone() for name, p in cell._parameters.items() if p is not None})
+    copied._modules = {name: _replica(module) for name, module in cell._modules.items() if module is not None}
+    copied._is_replica = True
+    return copied
+
+
+CHANGES = {
+    "forward hook": _hooked("forward_hook"),
+    "forward pre-hook": _hooked("forward_pre_hook"),
+    "backward hook": _hooked("full_backward_hook"),
+    "backward pre-hook": _hooked("full_backward_pre_hook"),
+    "another norm": lambda cell: _with(cell, norm_inhibition=nn.GroupNorm(1, cell.channels)),
+    "a setting of a norm": _loosened,
+    "padding": _padded,
+    "a bias": lambda cell: _with(cell, inhibition=nn.Conv2d(cell.channels, cell.channels, 3, padding=1)),
+    "shared kernels": _shared,
+    "shared gates": lambda cell: _with(cell, gate_excitation=cell.inhibition),
+    "weight norm": lambda cell: _with(cell, excitation=parametrizations.weight_norm(cell.excitation)),
+    "spectral norm": lambda cell: _with(cell, excitation=parametrizations.spectral_norm(cell.excitation)),
+    "a replica": _replica,
+    "float64": lambda cell: cell.double(),
+    "half": lambda cell: cell.half(),
+}
+
+
+@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("name", CHANGES)
+def test_changed_cells_run_as_they_are(kind, name, monkeypatch):
+    cell = CHANGES[name](CELLS[kind]())
+    assert not _bound(cell, kind)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    if name not in ("float64", "half"):  # these a graph holds as they are, one step after the other
+        drive = torch.rand(DRIVES[kind]).as_subclass(_OnCard)
+        with torch.no_grad():
+            assert not graphs.usable(RecurrentLayer(cell, 2), drive)
+
+
+class _OnCard(torch.Tensor):
+    is_cuda = True
+
+
+def test_converted_norms_are_another():
+    assert not _bound(nn.SyncBatchNorm.convert_sync_batchnorm(hgru()), "hgru")
+
+
+class _Variant(HGRUCell):
+    pass
+
+
+@pytest.mark.parametrize(
+    "cell, drive",
+    [
+        (_Variant(4, 7), torch.rand(2, 4, 8, 8)),
+        (hgru(kernel_size=5), torch.rand(2, 4, 8, 8)),
+        (hgru(), torch.rand(0, 4, 8, 8)),
+        (hgru(), torch.rand(4, 8, 8)),
+        (hgru(), torch.rand(2, 3, 8, 8)),
+        (hgru(), torch.rand(2, 4, 8, 8).half()),
+        (hgru(), torch.rand(2, 4, 8, 8, device="meta")),
+        (gala(), torch.rand(2, 32, 5, 5)),
+        (gala(), torch.rand(2, 64, 17, 16)),
+        (gala(48), torch.rand(2, 48, 5, 5)),
+        (gala(32), torch.rand(2, 32, 5, 5)),
+        (gala(), torch.rand(2, 64, 5, 5).half()),
+    ],
+    ids=["subclass", "small kernel", "no samples", "no batch", "channels", "half drive", "device", "gala channels",
+         "many pixels", "no power of two", "narrow gate", "gala half drive"],
+)  # fmt: skip
+def test_drives_and_cells_that_are_not_served(cell, drive):
+    assert fast_package.bind(cell, drive) is None
+
+
+@pytest.mark.parametrize("dtype, served", [(torch.bfloat16, True), (torch.float16, False)])
+def test_gala_under_autocast(dtype, served):
+    with torch.autocast("cpu", dtype):
+        assert _bound(gala(), "gala") == served
