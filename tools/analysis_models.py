@@ -7,13 +7,13 @@ from typing import Iterator
 
 import torch
 from detectron2.config import CfgNode
-from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.data import DatasetCatalog
 from detectron2.modeling import build_model
 from detectron2.utils import comm
 from detectron2.utils.logger import setup_logger
 from torch import nn
 
-from rfpn.analysis.unrolling import has_recurrent_layer, is_pathfinder
+from rfpn.analysis.unrolling import check_kind, has_recurrent_layer
 from rfpn.data.files import whole_file, write_json
 from rfpn.engine.checkpoint import load_for_evaluation
 from rfpn.engine.setup import check_weights, load_cfg
@@ -99,10 +99,7 @@ def suitable(dataset: str, cfg: CfgNode) -> str:
     """
     if dataset not in DatasetCatalog:
         raise KeyError(f"data set {dataset!r} is not registered")
-    contours = MetadataCatalog.get(dataset).get("evaluator_type") == "pathfinder"
-    if contours != is_pathfinder(cfg):
-        kind = "a Pathfinder set" if contours else "no Pathfinder set"
-        raise ValueError(f"{dataset} is {kind}, which {cfg.MODEL.META_ARCHITECTURE} cannot read")
+    check_kind(dataset, cfg)
     return dataset
 
 

@@ -37,15 +37,14 @@ def main(args) -> None:
             spaces[name] = project(states, trained[name])
         tables = {"state_space": distance_table(spaces, args.components)}
         tables["state_space_pairs"] = pair_table(spaces, args.components)
-    for name, rows in tables.items():
-        if rows:
-            print_table(rows)
-            write_table(os.path.join(folder, f"{name}.csv"), rows)
-    np.savez_compressed(
-        os.path.join(folder, "state_space.npz"), **{name: space.projected.astype(np.float32) for name, space in spaces.items()}
-    )
-    draw_state_space(os.path.join(folder, "state_space.png"), spaces, args.components, args.sample)
-    print(f"written to {folder}")
+        for name, rows in tables.items():
+            if rows:
+                print_table(rows)
+                write_table(os.path.join(folder, f"{name}.csv"), rows)
+        projected = {name: space.projected.astype(np.float32) for name, space in spaces.items()}
+        np.savez_compressed(os.path.join(folder, "state_space.npz"), **projected)
+        draw_state_space(os.path.join(folder, "state_space.png"), spaces, args.components, args.sample)
+        print(f"written to {folder}")
 
 
 def parse_args(argv=None):

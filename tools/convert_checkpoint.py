@@ -56,8 +56,9 @@ def convert(args) -> None:
     if wrong:
         raise ValueError(f"{os.path.abspath(args.input)}: shapes do not fit the configuration: {', '.join(wrong)}")
     os.makedirs(os.path.dirname(os.path.abspath(args.output)), exist_ok=True)
-    with whole_file(args.output) as temporary:
-        torch.save({"model": converted}, temporary)
+    # torch.save by itself turns a full disk into a RuntimeError
+    with whole_file(args.output) as temporary, open(temporary, "wb") as file:
+        torch.save({"model": converted}, file)
     left = len(wanted.keys() - converted.keys())
     print(f"{args.output}: {len(converted)} tensors; the configured model has {left} more")
 

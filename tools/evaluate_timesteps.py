@@ -45,14 +45,18 @@ def main(args):
             for name in datasets[label]:
                 scores = evaluate_time_course(model, loaders[label, name], steps, lambda: build_evaluator(cfg, name))
                 courses.append(Course(label, name, cfg.MODEL.RECURRENT.STEPS, scores))
-    if not comm.is_main_process():
-        return
-    write_csv(os.path.join(folder, "timesteps.csv"), courses)
-    plot_time_course(os.path.join(folder, "timesteps.png"), courses, score)
+        if comm.is_main_process():
+            write(folder, courses, score)
+
+
+def write(folder: str, courses: list[Course], score: str) -> None:
+    """Log, write the table and draw the figure."""
     logger = logging.getLogger("rfpn")
     for label, name, _, course in courses:
         table = ", ".join(f"{step}: {scores.get(score, float('nan')):.4f}" for step, scores in course.items())
         logger.info("%s, %s, %s by step: %s", label, name, score, table)
+    write_csv(os.path.join(folder, "timesteps.csv"), courses)
+    plot_time_course(os.path.join(folder, "timesteps.png"), courses, score)
     logger.info("written to %s", folder)
 
 

@@ -3,6 +3,7 @@
 from typing import Iterable, Iterator
 
 from detectron2.config import CfgNode
+from detectron2.data import MetadataCatalog
 from detectron2.modeling import META_ARCH_REGISTRY, ROI_MASK_HEAD_REGISTRY
 from detectron2.structures import Boxes, Instances
 from torch import Tensor, nn
@@ -26,6 +27,14 @@ def has_recurrent_layer(cfg: CfgNode) -> bool:
 def is_pathfinder(cfg: CfgNode) -> bool:
     """Whether the model of a configuration is a Pathfinder model. Raises KeyError for a class that is not registered."""
     return issubclass(META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE), PathfinderNet)
+
+
+def check_kind(dataset: str, cfg: CfgNode) -> None:
+    """Raise ValueError where a registered data set's kind is not the one that the configured model reads."""
+    contours = MetadataCatalog.get(dataset).get("evaluator_type") == "pathfinder"
+    if contours != is_pathfinder(cfg):
+        kind = "a Pathfinder set" if contours else "no Pathfinder set"
+        raise ValueError(f"{dataset} is {kind}, which {cfg.MODEL.META_ARCHITECTURE} cannot read")
 
 
 def recurrent_layer(model: nn.Module) -> RecurrentLayer:

@@ -3,8 +3,10 @@
 Names: ``scenes_panoptic_{train,val}`` in ``scenes/``, ``dsb2018_panoptic_{train,val}`` in ``dsb2018_panoptic/``,
 ``pathfinder_<L>_{train,test}`` in ``pathfinder/``, ``pathfinder_easy_{train,test}`` in ``pathfinder_easy/``.
 Detectron2 itself registers ``coco_2017_{train,val}_panoptic_separated``. A name that is taken already is left alone.
+Last, modules of ``$RFPN_IMPORT`` (names with commas between) are imported, which may register further sets.
 """
 
+import importlib
 import os
 
 from detectron2.data import DatasetCatalog
@@ -36,3 +38,8 @@ def register_builtin(root: str) -> None:
 
 
 register_builtin(datasets_root())
+for module in filter(None, os.getenv("RFPN_IMPORT", "").replace(" ", "").split(",")):
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"RFPN_IMPORT names {module}: {error}; is its folder in PYTHONPATH?") from None

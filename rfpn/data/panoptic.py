@@ -5,6 +5,7 @@ with contiguous ids of their own: classes 0..n_things - 1, and semantic ids 0 th
 ``MODEL.ROI_HEADS.NUM_CLASSES == n_things`` and ``MODEL.SEM_SEG_HEAD.NUM_CLASSES == n_stuff + 1``.
 """
 
+import hashlib
 import logging
 import os
 from typing import Optional
@@ -75,7 +76,8 @@ def register_panoptic(
         panoptic_json: COCO panoptic JSON.
         sem_seg_root, instances_json: label maps ``panoptic_stuff_*`` and COCO instances. Give both, or neither:
             then they are made from the panoptic annotation at first use, in ``derived_dir``.
-        derived_dir: a writable folder; default: ``$RFPN_DERIVED_DIR``, or else ``~/.cache/rfpn``, and there ``name``.
+        derived_dir: a writable folder; default: ``$RFPN_DERIVED_DIR``, or else ``~/.cache/rfpn``, and there one
+            for ``name`` and this JSON.
         categories: the JSON's ``categories``, for a set whose JSON is not there yet; default: read them from it.
 
     Raises:
@@ -86,7 +88,7 @@ def register_panoptic(
         raise ValueError(f"dataset '{name}': give both sem_seg_root and instances_json, or neither")
     derive = sem_seg_root is None
     if derive:
-        derived_dir = derived_dir or os.path.join(default_derived_dir(), name)
+        derived_dir = derived_dir or os.path.join(default_derived_dir(), _folder_of(name, panoptic_json))
         sem_seg_root = os.path.join(derived_dir, "panoptic_stuff")
         instances_json = os.path.join(derived_dir, "instances.json")
     split = Split(image_root, panoptic_root, panoptic_json, sem_seg_root, instances_json)
@@ -135,6 +137,11 @@ def default_derived_dir() -> str:
     return os.environ.get("RFPN_DERIVED_DIR") or os.path.join(os.path.expanduser("~"), ".cache", "rfpn")
 
 
+def _folder_of(name: str, panoptic_json: str) -> str:
+    # two projects may well have sets of one name, and train at once
+    return f"{name}-{hashlib.sha256(os.path.abspath(panoptic_json).encode()).hexdigest()[:8]}"
+
+
 def load_panoptic(name: str, split: Split, *, derive: bool) -> list:
     """Detectron2 dataset dicts of one registered split.
 
@@ -151,7 +158,7 @@ def load_panoptic(name: str, split: Split, *, derive: bool) -> list:
     _check_categories(name, categories, split)
     if derive:
         _derive(split)
-    instances = _load_instances(name, split, categories)
+    instances = _load_instances(name, split, categories, {a["image_id"] for a in content["annotations"]})
     images = {image["id"]: image for image in content["images"]}
     records = [
         _record(images[a["image_id"]], a, instances.get(a["image_id"], []), split, categories)
@@ -183,13 +190,20 @@ def _record(image: dict, annotation: dict, instances: list, split: Split, catego
     }
 
 
-def _load_instances(name: str, split: Split, categories: Categories) -> dict:
-    """Image id -> its instances in Detectron2's form."""
+def _load_instances(name: str, split: Split, categories: Categories, annotated: set) -> dict:
+    """Image id -> its instances in Detectron2's form; a warning where the JSON lacks images that are annotated."""
     content = read_instances_json(split.instances_json)
     things = {c["id"]: c["name"] for c in categories.things}
     if things != {c["id"]: c["name"] for c in content["categories"]}:
         raise ValueError(
             f"{split.instances_json}: its categories are not the thing categories of {split.panoptic_json}"
+        )
+    left_out = annotated - {image["id"] for image in content["images"]}
+    if left_out:
+        logger.warning(
+            f"{split.instances_json}: {len(left_out)} annotated images of {split.panoptic_json} are not among its images, "
+            f"one of them {min(left_out, key=str)}; they count as without instances. If it is out of date, remove it and run "
+            f"{PREPARE_COMMAND}"
         )
     if not things:  # Detectron2's loader can't read a JSON without categories
         return {}

@@ -47,7 +47,7 @@ def check_pictures(records: list) -> None:
                 continue
             folder, file = os.path.split(path)
             if folder not in listings:
-                listings[folder] = set(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else set()
+                listings[folder] = _files_in(folder or ".")
             if file not in listings[folder]:
                 missing.append(f"image {record.get('image_id', number)}: {path}")
     if missing:
@@ -55,6 +55,14 @@ def check_pictures(records: list) -> None:
         raise FileNotFoundError(
             f"missing files: {'; '.join(missing[:5])}{more}. Check the set with {PREPARE_COMMAND}"
         )
+
+
+def _files_in(folder: str) -> set[str]:
+    if not os.path.isdir(folder):
+        return set()
+    with os.scandir(folder) as entries:
+        # a link may lead nowhere
+        return {entry.name for entry in entries if not entry.is_symlink() or os.path.exists(entry.path)}
 
 
 def check_label_maps(dataset_name: str, records: list) -> None:

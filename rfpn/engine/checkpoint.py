@@ -26,6 +26,7 @@ class Checkpointer(DetectionCheckpointer):
     """
 
     incompatible = None
+    foreign = False
 
     def save(self, name: str, **kwargs) -> None:
         """Write ``name``.pth; whatever happens meanwhile, the previous file and its tag stay whole.
@@ -66,15 +67,23 @@ class Checkpointer(DetectionCheckpointer):
         """As Detectron2's. Raises OSError or ValueError naming the file that is missing, damaged or refused."""
         if path and not os.path.isfile(PathManager.get_local_path(path)):
             raise FileNotFoundError(f"checkpoint {os.path.abspath(path)} does not exist")
-        return super().load(path, *args, **kwargs)
+        rest = super().load(path, *args, **kwargs)
+        if path and self.foreign:
+            raise ValueError(
+                f"{os.path.abspath(path)}: none of its tensors is one of the model's; names there are such as "
+                f"{self.incompatible.unexpected_keys[0]}, here {next(iter(self.model.state_dict()))}"
+            )
+        return rest
 
     def _load_file(self, filename: str) -> dict:
         return read_checkpoint(filename)
 
     def _load_model(self, checkpoint: dict):
-        total = len(self.model.state_dict())
+        given, total = len(checkpoint["model"]), len(self.model.state_dict())
         self.incompatible = super()._load_model(checkpoint)
-        loaded = total - len(self.incompatible.missing_keys)
+        # not from those missing: Detectron2 leaves out constants there
+        loaded = given - len(self.incompatible.unexpected_keys) - len(self.incompatible.incorrect_shapes)
+        self.foreign = len(self.incompatible.unexpected_keys) == given > 0
         logging.getLogger("rfpn").info("weights: loaded %d of %d tensors; %s", loaded, total, self.summary())
         return self.incompatible
 

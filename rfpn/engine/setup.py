@@ -1,5 +1,6 @@
 """From command-line arguments to a checked, frozen config."""
 
+import contextlib
 import logging
 import math
 import os
@@ -15,6 +16,7 @@ from detectron2.utils.file_io import PathManager
 from detectron2.utils.logger import setup_logger
 
 from rfpn.config import get_cfg
+from rfpn.data.files import whole_file
 from rfpn.engine.checkpoint import name_full_disk
 from rfpn.engine.optimizer import OPTIMIZERS
 from rfpn.engine.step import DTYPES
@@ -40,19 +42,38 @@ _RULES = {
 def setup(args) -> CfgNode:
     """Merge the config file and overrides, check them, set up logging and seeds, write ``config.yaml``.
 
+    With ``--eval-only`` the ``config.yaml`` of a training stays as it is, and ``config_eval.yaml`` is written beside it.
+
     Raises:
         OSError: a config or weights file is missing, or OUTPUT_DIR cannot be made. KeyError: an unknown key.
         ValueError: a value out of range.
     """
     cfg = load_cfg(args.config_file, args.opts)
-    check_weights(cfg)
+    # a resumed run needs nothing but its own checkpoint
+    if not (args.resume and os.path.isfile(os.path.join(cfg.OUTPUT_DIR, "last_checkpoint"))):
+        check_weights(cfg)
     check_expected_results(cfg)
     cfg.freeze()
     make_output_dir(cfg)
-    with name_full_disk(cfg.OUTPUT_DIR):
+    with name_full_disk(cfg.OUTPUT_DIR), _kept_record(cfg.OUTPUT_DIR, args.eval_only):
         default_setup(cfg, args)
     setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank(), name="rfpn")
     return cfg
+
+
+@contextlib.contextmanager
+def _kept_record(folder: str, evaluating: bool):
+    """Where an evaluation writes ``config.yaml`` in the folder of a training, keep the training's."""
+    path = os.path.join(folder, "config.yaml")
+    kept = None
+    if evaluating and comm.is_main_process() and os.path.isfile(path):
+        with open(path) as file:
+            kept = file.read()
+    yield
+    if kept is not None:
+        os.replace(path, os.path.join(folder, "config_eval.yaml"))
+        with whole_file(path) as temporary:
+            temporary.write_text(kept)
 
 
 def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:

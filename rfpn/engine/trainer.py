@@ -5,10 +5,12 @@ import os
 import weakref
 
 from detectron2.config import CfgNode
+from detectron2.data import DatasetCatalog
 from detectron2.engine import DefaultTrainer, TrainerBase
 from detectron2.engine.defaults import create_ddp_model
 from detectron2.utils import comm
 
+from rfpn.analysis.unrolling import check_kind
 from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
 from rfpn.engine.checkpoint import Checkpointer, cut_log
 from rfpn.engine.freeze import train_only
@@ -38,6 +40,8 @@ class Trainer(DefaultTrainer):
         _check_scaling(cfg)
         cfg = self.auto_scale_workers(cfg, comm.get_world_size())
         check_norms(cfg)
+        for name in {*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST} & set(DatasetCatalog):  # the others are told of next
+            check_kind(name, cfg)
         check_datasets(cfg)
         model = self.build_model(cfg)
         if cfg.SOLVER.TRAIN_ONLY:
@@ -138,7 +142,9 @@ class Trainer(DefaultTrainer):
 
     @classmethod
     def build_test_loader(cls, cfg, dataset_name):
-        """Loader with the mapper of the data set's kind."""
+        """Loader with the mapper of the data set's kind. ValueError for a kind that the model cannot read."""
+        if dataset_name in DatasetCatalog:
+            check_kind(dataset_name, cfg)
         return build_test_loader(cfg, dataset_name)
 
     @classmethod

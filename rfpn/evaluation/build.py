@@ -5,10 +5,11 @@ import os
 import numpy as np
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
-from detectron2.evaluation import COCOEvaluator, DatasetEvaluator, DatasetEvaluators, SemSegEvaluator
+from detectron2.evaluation import DatasetEvaluator, DatasetEvaluators, SemSegEvaluator
 
 from rfpn.data.images import read_label_map
 from rfpn.evaluation.convergence import ConvergenceEvaluator
+from rfpn.evaluation.instances import InstanceEvaluator
 from rfpn.evaluation.panoptic import PanopticEvaluator
 from rfpn.evaluation.pathfinder import PathfinderEvaluator
 
@@ -39,7 +40,7 @@ def build_evaluator(cfg: CfgNode, dataset_name: str, output_folder: str | None =
     # a set of stuff alone has no instances to score
     if kind in ("coco", "coco_panoptic_seg") and metadata.get("thing_classes") != []:
         tasks = ("bbox", "segm") if cfg.MODEL.MASK_ON else ("bbox",)
-        evaluators.append(COCOEvaluator(dataset_name, tasks, distributed=True, output_dir=folder))
+        evaluators.append(InstanceEvaluator(dataset_name, tasks, folder))
     if kind == "coco_panoptic_seg" and cfg.MODEL.META_ARCHITECTURE != "GeneralizedRCNN":
         workers, flags = cfg.TEST.PQ_WORKERS, ("texture_conflict",)
         evaluators.append(PanopticEvaluator(dataset_name, folder, workers=workers, flags=flags))

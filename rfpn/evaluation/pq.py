@@ -4,7 +4,6 @@ import contextlib
 import io
 import math
 import os
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Optional
 from urllib.parse import quote
@@ -13,6 +12,7 @@ import numpy as np
 from panopticapi.evaluation import PQStat, pq_compute_single_core
 
 from rfpn.data.panoptic_png import index_segments, read_panoptic_png, write_panoptic_png
+from rfpn.data.workers import worker_pool
 
 # Below this many pictures a process costs more than it saves.
 _IMAGES_A_WORKER = 25
@@ -59,7 +59,7 @@ def score_panoptic(
     if workers == 1:
         parts = [job(pairs)]
     else:
-        with ProcessPoolExecutor(workers) as pool:  # leaving the block ends the processes
+        with worker_pool(workers) as pool:  # leaving the block ends the processes
             parts = list(pool.map(job, [pairs[i::workers] for i in range(workers)]))
     total, mismatches = PQStat(), 0
     for stat, wrong_areas in parts:

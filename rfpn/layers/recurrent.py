@@ -136,10 +136,13 @@ class RecurrentLayer(nn.Module):
         return state if part is None or isinstance(part, nn.Module) else part(state)
 
     def step(self, x: Tensor, state: Tensor) -> Tensor:
-        """One step of the cell, in the state's type. Raises TypeError or ValueError if the cell returns no state like it."""
+        """One step of the cell, in the state's type. TypeError or ValueError if the cell returns no new state like it."""
         new = self.cell(x, state)
         if not isinstance(new, Tensor):
             raise TypeError(f"{type(self.cell).__name__} must return the next state, a tensor, not {type(new).__name__}")
+        # the residual would compare a state with itself
+        if new is state:
+            raise ValueError(f"{type(self.cell).__name__} must leave the state as it is and return a new tensor")
         if new.shape != state.shape:
             raise ValueError(
                 f"{type(self.cell).__name__} turned a state of shape {tuple(state.shape)} into {tuple(new.shape)}: "

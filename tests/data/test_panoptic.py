@@ -189,3 +189,22 @@ def test_label_maps_of_real_coco_are_detectron2s(tmp_path):
     for path in sorted(Path(derived.sem_seg_root).iterdir())[:20]:
         expected = read_label_map(str(root / "panoptic_stuff_val2017" / path.name))
         np.testing.assert_array_equal(read_label_map(str(path)), expected)
+
+
+def test_sets_of_one_name_share_no_derived_files(tmp_path):
+    """Two projects that train at once on sets of one name would write over each other's label maps."""
+    folders = set()
+    for project in ("one", "two"):
+        register_panoptic_folder("tiny", str(write_set(tmp_path / project, mixed_layouts())), "train")
+        folders.add(MetadataCatalog.get("tiny").sem_seg_root)
+        DatasetCatalog.remove("tiny")
+    assert len(folders) == 2
+
+
+def test_A8_instances_that_lack_annotated_images_are_told_of(tmp_path, caplog):
+    root = write_set(tmp_path / "set", mixed_layouts())
+    prepare_split(split_of_folder(str(root), "train"))
+    edit_json(root / "annotations/instances_train.json", lambda content: content["images"].pop())
+    register_panoptic_folder("tiny", str(root), "train")
+    DatasetCatalog.get("tiny")
+    assert "1 annotated images" in caplog.text and "one of them 2" in caplog.text

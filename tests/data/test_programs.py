@@ -1,6 +1,9 @@
 """How programs end early, and where those of datasets/ look for data."""
 
 import importlib.util
+import os
+import subprocess
+import sys
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
@@ -113,3 +116,38 @@ def test_default_folders_are_where_sets_are_registered(monkeypatch, tmp_path):
     assert load("prepare_coco_panoptic").build_parser().get_default("root") == str(tmp_path / "sets" / "coco")
     assert load("prepare_scenes").build_parser().get_default("output") == str(tmp_path / "sets" / "scenes")
     assert pathfinder.output == tmp_path / "sets" / "pathfinder"
+
+
+KILLED = """
+import time
+from rfpn.data.workers import worker_pool
+if __name__ == "__main__":
+    with worker_pool(2) as pool:
+        print(*pool.map(abs, [1, 2]), flush=True)
+        time.sleep(60)
+"""
+
+
+def test_workers_end_with_a_killed_program(tmp_path):
+    """They would wait for ever and hold its output open, so that a pipeline hangs."""
+    script = tmp_path / "script.py"
+    script.write_text(KILLED)
+    environment = {**os.environ, "PYTHONPATH": str(PROGRAMS.parent)}
+    program = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, env=environment)
+    program.stdout.readline()
+    program.kill()
+    # end of file: nobody holds the pipe any more
+    assert program.communicate(timeout=20)[0] == b""
+
+
+def test_modules_that_register_own_sets_are_imported(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from detectron2.data import DatasetCatalog\nDatasetCatalog.register('mine_train', lambda: [])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{PROGRAMS.parent}", "RFPN_IMPORT": "json, mine"}
+    show = "from rfpn.config import get_cfg; get_cfg(); from detectron2.data import DatasetCatalog; print('mine_train' in DatasetCatalog)"
+    command = [sys.executable, "-W", "ignore", "-c", show]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert found.stdout.strip() == "True", found.stderr
+    missing = subprocess.run(command, env={**environment, "RFPN_IMPORT": "no_such"}, capture_output=True, text=True)
+    assert "ValueError: RFPN_IMPORT names no_such: No module named 'no_such'; is its folder in PYTHONPATH?" in missing.stderr

@@ -123,4 +123,17 @@ def test_damaged_rle_is_named(tmp_path, counts):
 
 def test_the_derived_instances_pass(tmp_path):
     check_masks(load_records(register_ours(write_set(tmp_path / "set", mixed_layouts()))))
-    assert json.loads((tmp_path / "derived/tiny/instances.json").read_text())["annotations"]
+    (derived,) = (tmp_path / "derived").glob("tiny-*/instances.json")
+    assert json.loads(derived.read_text())["annotations"]
+
+
+def test_A6_links_that_lead_nowhere_are_missing(tmp_path):
+    """As git-annex and DVC leave them before pictures are fetched."""
+    root = write_set(tmp_path / "set", mixed_layouts())
+    (root / "train/photo2.png").rename(tmp_path / "elsewhere.png")
+    (root / "train/photo2.png").symlink_to(tmp_path / "elsewhere.png")
+    name = register_ours(root)
+    load_records(name)
+    (tmp_path / "elsewhere.png").unlink()
+    with pytest.raises(FileNotFoundError, match="image 2: .*photo2.png"):
+        load_records(name)

@@ -165,3 +165,12 @@ def test_evaluation_refuses_weights_that_are_not_finite_or_not_given(tmp_path):
     cfg.MODEL.WEIGHTS = ""
     with pytest.raises(ValueError, match="MODEL.WEIGHTS names no file"):
         load_for_evaluation(model(), cfg)
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "model."])
+def test_D1_a_file_of_which_nothing_fits_is_refused(tmp_path, prefix):
+    """Detectron2 takes constants out of those missing, so that counts looked as if some had been loaded."""
+    path = tmp_path / "other.pth"
+    torch.save({"model": {prefix + name: value for name, value in model().state_dict().items()}}, path)
+    with pytest.raises(ValueError, match=rf"other.pth: none of its tensors .* such as {prefix}first.weight, here first.weight"):
+        Checkpointer(model()).load(str(path))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from detectron2.data import DatasetCatalog, MetadataCatalog
-from detectron2.evaluation import COCOEvaluator, DatasetEvaluators, SemSegEvaluator
+from detectron2.evaluation import DatasetEvaluators, SemSegEvaluator
 
 from rfpn.data.images import read_label_map
 from rfpn.data.panoptic import register_panoptic_folder
@@ -13,6 +13,7 @@ from rfpn.data.scenes.render import SceneOptions
 from rfpn.engine.setup import load_cfg
 from rfpn.evaluation import build_evaluator
 from rfpn.evaluation.convergence import ConvergenceEvaluator
+from rfpn.evaluation.instances import InstanceEvaluator
 from rfpn.evaluation.panoptic import PanopticEvaluator
 from rfpn.evaluation.pathfinder import PathfinderEvaluator
 from tests.data.tiny_panoptic import CATEGORIES, mixed_layouts, write_set
@@ -40,7 +41,7 @@ def kinds(evaluator) -> list[type]:
 def test_panoptic_sets_get_all_three(cfg, tmp_path, monkeypatch):
     monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))
     name = registered(tmp_path / "all", CATEGORIES, mixed_layouts())
-    assert kinds(build_evaluator(cfg, name)) == [SemSegEvaluator, COCOEvaluator, PanopticEvaluator, ConvergenceEvaluator]
+    assert kinds(build_evaluator(cfg, name)) == [SemSegEvaluator, InstanceEvaluator, PanopticEvaluator, ConvergenceEvaluator]
 
 
 @pytest.mark.parametrize("road_as, miou", [(2, 100), (1, 50)])

@@ -62,8 +62,10 @@ def test_train_resume_evaluate(datasets, tmp_path):
     state = torch.load(out / "model_final.pth", weights_only=True)
     assert state["trainer"]["iteration"] == 2
 
-    final = ["--eval-only", "MODEL.WEIGHTS", str(out / "model_final.pth"), *overrides[2:], "OUTPUT_DIR", str(tmp_path / "e")]
-    evaluated = run(datasets, *final)
+    final = ["--eval-only", "MODEL.WEIGHTS", str(out / "model_final.pth"), *overrides]
+    record = (out / "config.yaml").read_text()
+    evaluated = run(datasets, *final, "MODEL.RECURRENT.TEST_STEPS", "2")
+    assert (out / "config.yaml").read_text() == record and "TEST_STEPS: 2" in (out / "config_eval.yaml").read_text()
     assert evaluated.returncode == 0, evaluated.stderr[-2000:]
     assert re.search(r"loaded (\d+) of \1 tensors; missing 0; unexpected 0; wrong shape 0", evaluated.stdout)
     assert "Task: panoptic_seg" in evaluated.stdout
@@ -115,10 +117,14 @@ def test_pathfinder_on_two_processes(tmp_path):
         (["MODEL.RECURRENT.STEPS", "0"], "MODEL.RECURRENT.STEPS must be at least 1, got 0"),
         (["DATASETS.TRAIN", "('coco_2017_train_panoptic_separated',)"], "missing"),
         (["DATASETS.TRAIN", "('nowhere',)"], "nowhere"),
+        (["DATASETS.TRAIN", "('pathfinder_14_train',)"], "pathfinder_14_train is a Pathfinder set, which PanopticFPN cannot read"),
+        (["DATASETS.TEST", "('pathfinder_14_test',)", "MODEL.ALLOW_MISSING_WEIGHTS", "True", "--eval-only"], "pathfinder_14_test is a Pathfinder set"),
     ],
 )
 def test_D2_D7_wrong_input_gives_one_line(datasets, tmp_path, arguments, words):
-    result = run(datasets, "OUTPUT_DIR", str(tmp_path), *arguments)
+    flags = [word for word in arguments if word.startswith("--")]
+    words_of = [word for word in arguments if word not in flags]
+    result = run(datasets, *flags, "OUTPUT_DIR", str(tmp_path), *words_of)
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("error:")]
