@@ -13,7 +13,14 @@ from detectron2.data.samplers import InferenceSampler
 from torch.utils.data import DataLoader
 
 from rfpn.data.batches import build_positioned_loader
-from rfpn.data.check import check_categories, check_class_counts, check_files, check_metadata, check_same_classes
+from rfpn.data.check import (
+    check_categories,
+    check_class_counts,
+    check_files,
+    check_metadata,
+    check_same_classes,
+    check_scored_instances,
+)
 from rfpn.data.mapper import PanopticMapper
 from rfpn.data.packing import PackedLoader
 from rfpn.data.pathfinder.loader import build_pathfinder_test_loader
@@ -103,6 +110,8 @@ def _check_evaluated(cfg: CfgNode, name: str) -> list:
     _check_dataset(cfg, name, needs_panoptic=True)
     records = load_records(name)
     check_masks(records)
+    if _kind(name) in ("coco", "coco_panoptic_seg"):
+        check_scored_instances(name, records, masks=cfg.MODEL.MASK_ON)
     if _kind(name) == "coco_panoptic_seg":
         check_categories(name)
         if cfg.MODEL.META_ARCHITECTURE == "PanopticFPN":

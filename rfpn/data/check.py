@@ -5,7 +5,7 @@ import os
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
-from rfpn.data.annotations import read_panoptic_json, split_categories
+from rfpn.data.annotations import read_json, read_panoptic_json, split_categories
 
 PREPARE_COMMAND = "`python datasets/prepare_coco_panoptic.py --root <folder> --splits <split>`"
 
@@ -18,6 +18,35 @@ _PANOPTIC_FIELDS = _THING_FIELDS + (
     "ignore_label",
     "evaluator_type",
 )
+
+
+def check_scored_instances(dataset_name: str, records: list, *, masks: bool) -> None:
+    """The instances JSON of a set has what its scoring needs.
+
+    Args:
+        records: of the set. masks: masks are scored too.
+
+    Raises:
+        ValueError: naming the file and the first image that is not in it, or annotation without a mask.
+    """
+    metadata = MetadataCatalog.get(dataset_name)
+    path = metadata.get("json_file")
+    # instances of a set of stuff alone are not scored
+    if metadata.get("thing_classes") == [] or not path or not os.path.isfile(path):
+        return
+    content = read_json(path)
+    known = {image["id"] for image in content["images"]}
+    for record in records:
+        if record["image_id"] not in known:
+            raise ValueError(f"{path}: image {record['image_id']} of '{dataset_name}' is not among its images; scoring needs it")
+    for annotation in content["annotations"] if masks else ():
+        mask = annotation.get("segmentation")
+        # three points
+        if not mask or (isinstance(mask, list) and any(len(polygon) < 6 for polygon in mask)):
+            raise ValueError(
+                f"{path}: annotation {annotation.get('id')} has no mask, or a polygon of fewer than three points; "
+                "give it one, or set MODEL.MASK_ON False"
+            )
 
 
 def check_metadata(dataset_name: str, *, needs_panoptic: bool = True) -> None:

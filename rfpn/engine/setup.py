@@ -127,6 +127,8 @@ def check_values(cfg: CfgNode) -> None:
         check_setting(key, _value(cfg, key), rule)
     if cfg.MODEL.META_ARCHITECTURE == "PanopticFPN" and not cfg.MODEL.MASK_ON:
         raise ValueError("MODEL.MASK_ON must be True with MODEL.META_ARCHITECTURE 'PanopticFPN', which pastes masks")
+    if cfg.TEST.AUG.ENABLED:
+        raise ValueError("TEST.AUG.ENABLED must be False: Detectron2's test-time augmentation serves none of the models here")
     channels = 1 if cfg.INPUT.FORMAT == "L" else 3
     for key in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD"):
         if len(_value(cfg, key)) != channels:

@@ -9,7 +9,7 @@ from detectron2.utils import comm
 
 
 class InstanceEvaluator(COCOEvaluator):
-    """Detectron2's COCO evaluator for any subset of a JSON's images and any annotation ids."""
+    """Detectron2's COCO evaluator for any subset of a JSON's images, any annotation ids, and without areas or crowd flags."""
 
     def __init__(self, dataset_name: str, tasks: tuple, output_dir: str):
         """
@@ -20,6 +20,8 @@ class InstanceEvaluator(COCOEvaluator):
         # pycocotools takes a match with id 0 for none, and wants numbers
         for number, annotation in enumerate(self._coco_api.dataset.get("annotations", []), 1):
             annotation["id"] = number
+            annotation.setdefault("iscrowd", 0)
+            annotation.setdefault("area", annotation["bbox"][2] * annotation["bbox"][3])
         with contextlib.redirect_stdout(io.StringIO()):
             self._coco_api.createIndex()
 

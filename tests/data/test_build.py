@@ -54,6 +54,23 @@ def test_our_and_their_registration_pass(root):
     assert len(build_test_loader(cfg, "theirs_separated")) == 2
 
 
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda c: c["annotations"][0].pop("segmentation"), "annotation 1 has no mask"),
+        (lambda c: c["annotations"][0].update(segmentation=[]), "annotation 1 has no mask"),
+        (lambda c: c["annotations"][0].update(segmentation=[[0, 0, 5, 5]]), "annotation 1 .*fewer than three points"),
+        (lambda c: c["images"].pop(), "image 2 of 'tiny' is not among its images"),
+    ],
+)
+def test_A2_instances_that_cannot_be_scored_are_found_before_training(root, change, words):
+    prepare_split(split_of_folder(str(root), "train"))
+    edit_json(root / "annotations/instances_train.json", change)
+    register_panoptic_folder("tiny", str(root), "train")
+    with pytest.raises(ValueError, match=f"instances_train.json: {words}"):
+        check_datasets(config())
+
+
 def test_A1_registration_with_empty_metadata(root):
     paths = split_of_folder(str(root), "train")
     register_coco_panoptic("x", {}, paths.image_root, paths.panoptic_root, paths.panoptic_json)

@@ -39,6 +39,7 @@ def test_a_broken_file_is_named(tmp_path, content, words):
         (["MODEL.MASK_ON", "False"], "MODEL.MASK_ON must be True"),
         (["MODEL.PIXEL_MEAN", "[1.0, 2.0]"], "MODEL.PIXEL_MEAN must have 3 value.s. with INPUT.FORMAT BGR"),
         (["INPUT.FORMAT", "L"], "MODEL.PIXEL_MEAN must have 1 value.s. with INPUT.FORMAT L"),
+        (["TEST.AUG.ENABLED", "True"], "TEST.AUG.ENABLED must be False"),
         (["MODEL.PIXEL_STD", "[1.0]"], "MODEL.PIXEL_STD must have 3 value"),
     ],
 )

@@ -40,6 +40,11 @@ def name_by_text(content):
         annotation["id"] = f"a{number}"
 
 
+def leave_out_fields(content):
+    for annotation in content["annotations"]:
+        del annotation["area"], annotation["iscrowd"]
+
+
 def halve(content):
     kept = content["images"][:2]
     content["images"] = kept
@@ -48,7 +53,13 @@ def halve(content):
 
 @pytest.mark.parametrize(
     "case, instances, panoptic",
-    [("as_made", None, None), ("from_zero", number_from_zero, None), ("text", name_by_text, None), ("subset", None, halve)],
+    [
+        ("as_made", None, None),
+        ("from_zero", number_from_zero, None),
+        ("text", name_by_text, None),
+        ("fields", leave_out_fields, None),
+        ("subset", None, halve),
+    ],
 )
 def test_perfect_predictions_score_100(tmp_path, case, instances, panoptic):
     root = write_set(tmp_path / "set", mixed_layouts() * 2)

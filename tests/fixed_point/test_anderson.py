@@ -74,6 +74,8 @@ def test_E1_without_a_fixed_point_the_best_iterate_comes_back():
     found = run(39)
     assert not found.converged.any() and found.state.isfinite().all()
     assert (residuals.diff(dim=0) <= 0).all()
+    # the step that is recorded leads from the one to the other, also where the best is not the last
+    assert torch.equal(found.previous.square() + 1, found.state)
 
 
 def test_one_evaluation_equals_one_step_and_no_samples_work():

@@ -105,13 +105,14 @@ def load_pathfinder(folder: str, start: int = 0, stop: int | None = None, comman
 
 
 def _samples(folder: str, remedy: str) -> set[str]:
-    """Paths ``batch/sample_i.png`` below ``folder``."""
+    """Paths ``batch/sample_i.png`` below ``folder``; hidden files and folders, which some systems add, are none."""
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"{os.path.abspath(folder)}: no such folder{remedy}")
     names = set()
     for batch in os.scandir(folder):
-        if batch.is_dir():
-            names.update(f"{batch.name}/{name}" for name in os.listdir(batch.path) if name.endswith(".png"))
+        if batch.is_dir() and not batch.name.startswith("."):
+            files = (name for name in os.listdir(batch.path) if name.endswith(".png") and not name.startswith("."))
+            names.update(f"{batch.name}/{name}" for name in files)
     return names
 
 

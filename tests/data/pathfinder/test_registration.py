@@ -38,6 +38,15 @@ def make_folder(root, batches=2, count=12, kinds=("imgs", "seg")):
     return root
 
 
+def test_hidden_files_are_no_samples(tmp_path):
+    """macOS and notebooks leave them; they would shift [start, stop)."""
+    folder = make_folder(tmp_path)
+    (folder / "imgs/0/._sample_0.png").touch()
+    (folder / "imgs/.ipynb_checkpoints").mkdir()
+    (folder / "imgs/.ipynb_checkpoints/sample_0.png").touch()
+    assert len(load_pathfinder(str(folder))) == 24
+
+
 def test_records_pair_images_and_targets_in_natural_order(tmp_path):
     folder = make_folder(tmp_path, batches=11, count=3)
     records = load_pathfinder(str(folder))
