@@ -99,9 +99,9 @@ def write_video(path: str, pictures: Iterable[np.ndarray], fps: float) -> None:
     What was written stays where ``pictures`` raises.
 
     Raises:
-        OSError: the path cannot be written.
+        OSError: the path cannot be written, or what is there afterwards is not the whole video.
     """
-    writer = None
+    writer, count = None, 0
     try:
         for picture in pictures:
             rows, columns = picture.shape[0] % 2, picture.shape[1] % 2
@@ -111,6 +111,10 @@ def write_video(path: str, pictures: Iterable[np.ndarray], fps: float) -> None:
                 if not writer.isOpened():
                     raise OSError(f"{path}: could not be written")
             writer.write(np.ascontiguousarray(picture[..., ::-1]))
+            count += 1
     finally:
         if writer is not None:
             writer.release()
+    # OpenCV tells nobody of a full disk
+    if count and cv2.VideoCapture(path).get(cv2.CAP_PROP_FRAME_COUNT) < count:
+        raise OSError(f"{path}: not all of {count} frames could be written; is the disk full?")

@@ -228,9 +228,19 @@ def _derive(split: Split) -> None:
     stamp_file = os.path.join(derived_dir, "source.json")
     status = os.stat(split.panoptic_json)
     stamp = {"json": os.path.abspath(split.panoptic_json), "bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
-    os.makedirs(derived_dir, exist_ok=True)
+
+    def made() -> bool:
+        return os.path.isfile(split.instances_json) and os.path.isfile(stamp_file) and read_json(stamp_file) == stamp
+
+    # a shared folder may be read-only
+    if made():
+        return
+    try:
+        os.makedirs(derived_dir, exist_ok=True)
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}; set RFPN_DERIVED_DIR to a folder that can be written to", derived_dir) from None
     with file_lock(stamp_file):  # processes of one run come here together
-        if os.path.isfile(split.instances_json) and os.path.isfile(stamp_file) and read_json(stamp_file) == stamp:
+        if made():
             return
         logger.info(f"Making label maps and instances of {split.panoptic_json} in {derived_dir} ...")
         if os.path.isfile(split.instances_json):

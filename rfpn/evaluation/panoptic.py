@@ -86,8 +86,12 @@ class PanopticEvaluator(COCOPanopticEvaluator):
                 prediction["file_name"] = file_names[prediction["image_id"]]
                 path = os.path.join(folder, prediction["file_name"])
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-                with open(path, "wb") as f:
-                    f.write(prediction.pop("png_string"))
+                try:
+                    with open(path, "wb") as f:
+                        f.write(prediction.pop("png_string"))
+                except OSError as error:
+                    # else blamed on OUTPUT_DIR where that is full
+                    raise OSError(error.errno, f"{error.strerror}; TMPDIR names another folder", path) from None
             if self._output_dir:
                 with open(os.path.join(self._output_dir, "predictions.json"), "w") as f:
                     json.dump({**gt, "annotations": predictions}, f)

@@ -101,3 +101,24 @@ def test_G3_a_damaged_video_is_named(tmp_path):
 def test_a_video_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(OSError, match="film.mp4: could not be written"):
         write_video(str(tmp_path / "none" / "film.mp4"), frames(), 25)
+
+
+def test_a_video_that_was_not_written_whole_is_an_error(tmp_path, monkeypatch):
+    """As on a full disk, of which OpenCV says nothing."""
+
+    class Full:
+        def __init__(self, path, *_):
+            open(path, "w").close()
+
+        def isOpened(self):
+            return True
+
+        def write(self, picture):
+            pass
+
+        def release(self):
+            pass
+
+    monkeypatch.setattr("rfpn.analysis.media.cv2.VideoWriter", Full)
+    with pytest.raises(OSError, match="film.mp4: not all of 3 frames could be written; is the disk full"):
+        write_video(str(tmp_path / "film.mp4"), frames()[:3], 10)

@@ -208,3 +208,19 @@ def test_A8_instances_that_lack_annotated_images_are_told_of(tmp_path, caplog):
     register_panoptic_folder("tiny", str(root), "train")
     DatasetCatalog.get("tiny")
     assert "1 annotated images" in caplog.text and "one of them 2" in caplog.text
+
+
+def test_derived_files_may_be_read_only_once_they_are_there(tmp_path, monkeypatch):
+    register_panoptic_folder("tiny", str(write_set(tmp_path / "set", mixed_layouts())), "train")
+    first = DatasetCatalog.get("tiny")
+    monkeypatch.setattr("rfpn.data.panoptic.file_lock", lambda path: pytest.fail("locked"))
+    monkeypatch.setattr("rfpn.data.panoptic.os.makedirs", lambda *_, **__: pytest.fail("made"))
+    assert DatasetCatalog.get("tiny") == first
+
+
+def test_a_cache_that_cannot_be_made_names_the_variable(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "file"))
+    register_panoptic_folder("tiny", str(write_set(tmp_path / "set", mixed_layouts())), "train")
+    with pytest.raises(OSError, match="set RFPN_DERIVED_DIR to a folder that can be written to"):
+        DatasetCatalog.get("tiny")

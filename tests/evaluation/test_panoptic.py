@@ -201,3 +201,18 @@ def test_flagged_images_are_scored_apart_from_the_others(tmp_path):
         assert (rest["images"], rest["false_things"], rest["missed_things"]) == (2, 0, 1)
         assert conflict["PQ_th"] == pytest.approx(100 * (1 / 1.5) / 3) and conflict["PQ_st"] == 0
         assert rest["PQ"] == 0 and rest.keys() == conflict.keys()
+
+
+def test_no_room_for_temporary_files_names_their_variable(tiny, monkeypatch):
+    evaluator = PanopticEvaluator(tiny)
+    evaluator.reset()
+    evaluator._predictions = [{"image_id": 1, "file_name": "a.png", "png_string": b"", "segments_info": []}]
+
+    def full(path, mode="r", *rest):
+        if "w" in mode:
+            raise OSError(28, "No space left on device")
+        return open(path, mode, *rest)
+
+    monkeypatch.setattr("rfpn.evaluation.panoptic.open", full, raising=False)
+    with pytest.raises(OSError, match="No space left on device; TMPDIR names another folder"):
+        evaluator.evaluate()
