@@ -128,5 +128,7 @@ def build_mapper(cfg: CfgNode, dataset_name: str, is_train: bool):
 
 def _kind(dataset_name: str) -> str:
     if dataset_name not in DatasetCatalog:
-        raise KeyError(f"data set {dataset_name!r} is not registered (DATASETS.TRAIN, DATASETS.TEST); RFPN_IMPORT names modules that do")
+        raise KeyError(
+            f"data set {dataset_name!r} is not registered (DATASETS.TRAIN, DATASETS.TEST); RFPN_IMPORT names modules that do"
+        )
     return MetadataCatalog.get(dataset_name).get("evaluator_type")

@@ -63,7 +63,9 @@ def check_metadata(dataset_name: str, *, needs_panoptic: bool = True) -> None:
         ValueError: names the missing fields, or maps whose ids don't fit the class names.
     """
     if dataset_name not in DatasetCatalog:
-        raise KeyError(f"dataset '{dataset_name}' is not registered (DATASETS.TRAIN, DATASETS.TEST); RFPN_IMPORT names modules that do")
+        raise KeyError(
+            f"dataset '{dataset_name}' is not registered (DATASETS.TRAIN, DATASETS.TEST); RFPN_IMPORT names modules that do"
+        )
     fields = _PANOPTIC_FIELDS if needs_panoptic else _THING_FIELDS
     metadata = MetadataCatalog.get(dataset_name)
     if any(metadata.get(field) is None for field in _THING_FIELDS):

@@ -238,7 +238,8 @@ def _derive(split: Split) -> None:
     try:
         os.makedirs(derived_dir, exist_ok=True)
     except OSError as error:
-        raise OSError(error.errno, f"{error.strerror}; set RFPN_DERIVED_DIR to a folder that can be written to", derived_dir) from None
+        words = f"{error.strerror}; set RFPN_DERIVED_DIR to a folder that can be written to"
+        raise OSError(error.errno, words, derived_dir) from None
     with file_lock(stamp_file):  # processes of one run come here together
         if made():
             return
