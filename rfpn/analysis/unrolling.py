@@ -8,6 +8,7 @@ from detectron2.modeling import META_ARCH_REGISTRY, ROI_MASK_HEAD_REGISTRY
 from detectron2.structures import Boxes, Instances
 from torch import Tensor, nn
 
+from rfpn.data.check import check_registered
 from rfpn.fixed_point import relative_residual
 from rfpn.layers import RecurrentLayer
 from rfpn.modeling import HGRUMaskHead, PathfinderNet
@@ -30,7 +31,8 @@ def is_pathfinder(cfg: CfgNode) -> bool:
 
 
 def check_kind(dataset: str, cfg: CfgNode) -> None:
-    """Raise ValueError where a registered data set's kind is not the one that the configured model reads."""
+    """Raise KeyError for a data set that is not registered, ValueError for one of a kind that the configured model cannot read."""
+    check_registered(dataset)
     contours = MetadataCatalog.get(dataset).get("evaluator_type") == "pathfinder"
     if contours != is_pathfinder(cfg):
         kind = "a Pathfinder set" if contours else "no Pathfinder set"

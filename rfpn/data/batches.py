@@ -118,9 +118,9 @@ def _sampler(cfg: CfgNode, records: list) -> Callable[[int], Sampler]:
         root = {"sqrt": node.REPEAT_SQRT} if "REPEAT_SQRT" in node else {}
         factors = RepeatFactorTrainingSampler.repeat_factors_from_category_frequency(records, node.REPEAT_THRESHOLD, **root)
         return lambda seed: RepeatFactorTrainingSampler(factors, seed=seed)
-    if name == "RandomSubsetTrainingSampler" and "RANDOM_SUBSET_RATIO" not in cfg.DATALOADER:
-        raise ValueError(f"DATALOADER.SAMPLER_TRAIN {name} needs a newer Detectron2, with RANDOM_SUBSET_RATIO")
     if name == "RandomSubsetTrainingSampler":
+        if "RANDOM_SUBSET_RATIO" not in cfg.DATALOADER:
+            raise ValueError(f"DATALOADER.SAMPLER_TRAIN {name} needs a newer Detectron2, with RANDOM_SUBSET_RATIO")
         subset = partial(RandomSubsetTrainingSampler, len(records), cfg.DATALOADER.RANDOM_SUBSET_RATIO)
         return lambda seed: subset(seed_shuffle=seed, seed_subset=seed)
     names = "TrainingSampler, RepeatFactorTrainingSampler, RandomSubsetTrainingSampler"

@@ -18,6 +18,7 @@ from rfpn.data.check import (
     check_class_counts,
     check_files,
     check_metadata,
+    check_registered,
     check_same_classes,
     check_scored_instances,
 )
@@ -127,8 +128,5 @@ def build_mapper(cfg: CfgNode, dataset_name: str, is_train: bool):
 
 
 def _kind(dataset_name: str) -> str:
-    if dataset_name not in DatasetCatalog:
-        raise KeyError(
-            f"data set {dataset_name!r} is not registered (DATASETS.TRAIN, DATASETS.TEST); RFPN_IMPORT names modules that do"
-        )
+    check_registered(dataset_name)
     return MetadataCatalog.get(dataset_name).get("evaluator_type")

@@ -20,6 +20,14 @@ _PANOPTIC_FIELDS = _THING_FIELDS + (
 )
 
 
+def check_registered(dataset_name: str) -> None:
+    """Raise KeyError where no data set has that name."""
+    if dataset_name not in DatasetCatalog:
+        raise KeyError(
+            f"data set {dataset_name!r} is not registered (DATASETS.TRAIN, DATASETS.TEST); RFPN_IMPORT names modules that do"
+        )
+
+
 def check_scored_instances(dataset_name: str, records: list, *, masks: bool) -> None:
     """The instances JSON of a set has what its scoring needs.
 
@@ -41,7 +49,7 @@ def check_scored_instances(dataset_name: str, records: list, *, masks: bool) -> 
             raise ValueError(f"{path}: image {record['image_id']} of '{dataset_name}' is not among its images; scoring needs it")
     for annotation in content["annotations"] if masks else ():
         mask = annotation.get("segmentation")
-        # three points
+        # x and y of three points
         if not mask or (isinstance(mask, list) and any(len(polygon) < 6 for polygon in mask)):
             raise ValueError(
                 f"{path}: annotation {annotation.get('id')} has no mask, or a polygon of fewer than three points; "
@@ -62,10 +70,7 @@ def check_metadata(dataset_name: str, *, needs_panoptic: bool = True) -> None:
         KeyError: no dataset has that name.
         ValueError: names the missing fields, or maps whose ids don't fit the class names.
     """
-    if dataset_name not in DatasetCatalog:
-        raise KeyError(
-            f"dataset '{dataset_name}' is not registered (DATASETS.TRAIN, DATASETS.TEST); RFPN_IMPORT names modules that do"
-        )
+    check_registered(dataset_name)
     fields = _PANOPTIC_FIELDS if needs_panoptic else _THING_FIELDS
     metadata = MetadataCatalog.get(dataset_name)
     if any(metadata.get(field) is None for field in _THING_FIELDS):

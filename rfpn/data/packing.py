@@ -70,7 +70,8 @@ class _Pickler(pickle.Pickler):
         self.tensors: list[tuple[int, Tensor]] = []
         self.size = 0
 
-    def persistent_id(self, value):
+    def persistent_id(self, value) -> tuple | None:
+        """The place of a tensor; None for what is pickled as it is."""
         plain = type(value) is Tensor and value.layout is torch.strided and value.device.type == "cpu"
         if not plain or value.requires_grad:
             return None
@@ -87,6 +88,7 @@ class _Unpickler(pickle.Unpickler):
         self.views: dict[torch.dtype, Tensor] = {}
 
     def persistent_load(self, place: tuple) -> Tensor:
+        """The tensor at a place."""
         dtype, shape, strides, start = place
         # a batch of Pathfinder has hundreds of tensors: one operation for each
         if dtype not in self.views:

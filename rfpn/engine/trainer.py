@@ -5,7 +5,6 @@ import os
 import weakref
 
 from detectron2.config import CfgNode
-from detectron2.data import DatasetCatalog
 from detectron2.engine import DefaultTrainer, TrainerBase
 from detectron2.engine.defaults import create_ddp_model
 from detectron2.utils import comm
@@ -40,7 +39,7 @@ class Trainer(DefaultTrainer):
         _check_scaling(cfg)
         cfg = self.auto_scale_workers(cfg, comm.get_world_size())
         check_norms(cfg)
-        for name in {*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST} & set(DatasetCatalog):  # the others are told of next
+        for name in (*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST):
             check_kind(name, cfg)
         check_datasets(cfg)
         model = self.build_model(cfg)
@@ -143,8 +142,7 @@ class Trainer(DefaultTrainer):
     @classmethod
     def build_test_loader(cls, cfg, dataset_name):
         """Loader with the mapper of the data set's kind. ValueError for a kind that the model cannot read."""
-        if dataset_name in DatasetCatalog:
-            check_kind(dataset_name, cfg)
+        check_kind(dataset_name, cfg)
         return build_test_loader(cfg, dataset_name)
 
     @classmethod

@@ -32,8 +32,9 @@ def linear_solve(
     terms: int,
     growth_limit: float = 2.0,
     tolerance: float = 0.0,
+    joint: bool = False,
 ) -> LinearSolution:
-    """Solve (I − Jᵀ) u = g for every sample on its own, with at most K products Jᵀv.
+    """Solve (I − Jᵀ) u = g for every sample on its own, or for all of them as one, with at most K products Jᵀv.
 
     u minimises ‖g − (I − Jᵀ) u‖ over span{g, Jᵀg, …, (Jᵀ)^{K−1} g}, so it also serves where the Neumann series
     diverges. ‖u‖ ≤ 50·growth_limit·‖g‖ whatever J is (100‖g‖, as a contraction by 0.99 may need, with the default): a
@@ -45,25 +46,14 @@ def linear_solve(
         cotangent: g = ∂L/∂h_T, (R, ...).
         terms: K ≥ 0. growth_limit: see above.
         tolerance: end a sample's search once its residual is at most this; 0 goes on to K or to working precision.
+        joint: for steps in which samples act on each other; length, truncated and residual are then alike for all.
     """
+    if joint:
+        one = linear_solve(lambda v: transpose(v[0])[None], cotangent[None], terms, growth_limit, tolerance)
+        return LinearSolution(one.total[0], *(value.expand(len(cotangent)) for value in one[1:]))
     # the products' graph has its types already; the algebra here must keep its own
     with torch.autocast(cotangent.device.type, enabled=False):
         return _gmres(transpose, cotangent, terms, _BOUND * growth_limit, tolerance)
-
-
-def solve_jointly(
-    transpose: Callable[[Tensor], Tensor],
-    cotangent: Tensor,
-    terms: int,
-    growth_limit: float = 2.0,
-    tolerance: float = 0.0,
-) -> LinearSolution:
-    """:func:`linear_solve` of all samples as one, for steps in which samples act on each other (batch statistics).
-
-    Arguments as there; length, truncated and residual, (R,), are the same for all samples.
-    """
-    found = linear_solve(lambda v: transpose(v[0])[None], cotangent[None], terms, growth_limit, tolerance)
-    return LinearSolution(found.total[0], *(value.expand(len(cotangent)) for value in found[1:]))
 
 
 def _gmres(

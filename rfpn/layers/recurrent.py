@@ -16,7 +16,6 @@ from rfpn.fixed_point import (
     linear_solve,
     penalty_of_sums,
     relative_residual,
-    solve_jointly,
 )
 from rfpn.layers.checks import check_setting
 from rfpn.layers.fast import bind, graphs
@@ -238,8 +237,7 @@ class RecurrentLayer(nn.Module):
 
     def _solve(self, *arguments) -> LinearSolution:
         # the small system of one sample knows nothing of what comes to it from others
-        joint = getattr(self.cell, "batch_statistics", False)
-        return solve_jointly(*arguments) if joint else linear_solve(*arguments)
+        return linear_solve(*arguments, joint=getattr(self.cell, "batch_statistics", False))
 
     def penalty_of_sums(self, sums: Tensor) -> Tensor:
         """The layer's Lipschitz penalty, before any weight, from column sums (R, ...) of its Jacobian."""

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rfpn.fixed_point import linear_solve, neumann_series, solve_jointly
+from rfpn.fixed_point import linear_solve, neumann_series
 from tests.problems import LinearCell, random, relative_error
 
 
@@ -79,12 +79,12 @@ def test_samples_that_act_on_each_other_are_solved_as_one():
         return (v.flatten() @ jacobian).view(4, 3)
 
     wanted = exact(jacobian, g.view(1, 12)).view(4, 3)
-    together = solve_jointly(transpose, g, 12)
+    together = linear_solve(transpose, g, 12, joint=True)
     assert relative_error(together.total, wanted) < 1e-9 and (together.residual < 1e-9).all()
     assert together.length.shape == together.truncated.shape == (4,)
     # each with coefficients of its own does not minimise anything
     assert relative_error(linear_solve(transpose, g, 12).total, wanted) > 1e-3
-    assert solve_jointly(lambda v: v, g[:0], 12).total.shape == (0, 3)
+    assert linear_solve(lambda v: v, g[:0], 12, joint=True).total.shape == (0, 3)
 
 
 @pytest.mark.parametrize("distance", [0.0, 1e-12, 1e-4])

@@ -6,7 +6,6 @@
 
 import multiprocessing
 import os
-import signal
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from rfpn.data.annotations import read_json
 from rfpn.data.files import whole_file, write_json
 from rfpn.data.pathfinder.generator import generate_sample
 from rfpn.data.pathfinder.settings import SPLITS, PathfinderSettings
+from rfpn.data.workers import start_worker
 
 SAMPLES_PER_FOLDER = 1000
 SAMPLES_PER_TASK = 50
@@ -103,9 +103,9 @@ def _write_samples(write, indices: list, workers: int):
     if workers == 1 or len(tasks) < 2:
         yield from map(write, tasks)
         return
-    # Not forked: the caller may hold threads. Ctrl-C is the caller's to handle: it ends the pool.
+    # not forked: the caller may hold threads
     context = multiprocessing.get_context("spawn")
-    with context.Pool(min(workers, len(tasks)), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+    with context.Pool(min(workers, len(tasks)), start_worker) as pool:
         yield from pool.imap_unordered(write, tasks)
 
 

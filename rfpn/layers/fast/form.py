@@ -15,12 +15,6 @@ def refuse_second_derivatives() -> None:
         raise RuntimeError("what a fast form recorded can be differentiated once: use fast='off'")
 
 
-def check_state(x: Tensor, h: Tensor) -> None:
-    """ValueError for a state h unlike the drive x, both (R, C, H, W): kernels would read beyond its end."""
-    if h.shape != x.shape:
-        raise ValueError(f"a state like the drive is needed, {tuple(x.shape)}, got {tuple(h.shape)}")
-
-
 class FastForm:
     """A cell made ready for one forward pass. What it records can be differentiated once.
 
@@ -38,7 +32,9 @@ class FastForm:
 
     def step(self, x: Tensor, h: Tensor) -> Tensor:
         """The next state, recorded by autograd where it is on. ValueError for a state of another shape than x's."""
-        check_state(x, h)
+        # kernels would read beyond the end of a smaller one
+        if h.shape != x.shape:
+            raise ValueError(f"a state like the drive is needed, {tuple(x.shape)}, got {tuple(h.shape)}")
         if not torch.is_grad_enabled():
             return self.iterate(x, h, 1)
         return self.recorded.apply(self, None, x, h, None, *self.parameters.values())[0]
