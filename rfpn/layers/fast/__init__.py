@@ -19,6 +19,12 @@ FAST = ("auto", "off")
 _SMALLEST_SPECTRAL_KERNEL = 7
 # of a RoI: kernels with a group norm hold all of them
 _MOST_PIXELS = 256
+# kernels count elements in 32 bits
+_MOST_ELEMENTS = 2**31 - 1
+# programs along the second and third axis of a launch
+_MOST_PROGRAMS = 65_535
+# frequencies that a program serves at least, in float32 and in bfloat16
+_FREQUENCIES = {False: 16, True: 2}
 
 
 def available(x: Tensor) -> bool:
@@ -51,7 +57,7 @@ def bind(cell: nn.Module, x: Tensor):
     """The fast form of ``cell`` for drive x (R, C, H, W), or None where the plain one is to be used."""
     from rfpn.layers.hgru import GALAHGRUCell, HGRUCell
 
-    if x.dim() != 4 or not len(x) or not available(x):
+    if x.dim() != 4 or not len(x) or x.numel() > _MOST_ELEMENTS or not available(x):
         return None
     # a subclass may compute something else
     make = {HGRUCell: _bind_hgru, GALAHGRUCell: _bind_gala}.get(type(cell))
@@ -67,7 +73,12 @@ def _bind_hgru(cell: nn.Module, x: Tensor):
     if x.dtype != torch.float32 or cell.inhibition.kernel_size[0] < _SMALLEST_SPECTRAL_KERNEL:
         return None
     from rfpn.layers.fast.hgru import FastHGRU
+    from rfpn.layers.fast.spectral import canvas_shape
 
+    m, c, s1, s2 = canvas_shape(x, cell.inhibition.kernel_size[0])
+    half = autocast_dtype(x) == torch.bfloat16
+    if 2 * m * c * s1 * s2 > _MOST_ELEMENTS or s1 * s2 > _MOST_PROGRAMS * _FREQUENCIES[half]:
+        return None
     return FastHGRU(cell, x)
 
 

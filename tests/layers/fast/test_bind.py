@@ -10,7 +10,10 @@ from torch.nn.utils import parametrizations
 
 from rfpn.layers import HGRUCell, RecurrentLayer
 from rfpn.layers import fast as fast_package
+# imported before anything is patched, since they take names from the package
+from rfpn.layers.fast import gala as _gala_form  # noqa: F401
 from rfpn.layers.fast import graphs
+from rfpn.layers.fast import hgru as _hgru_form  # noqa: F401
 from tests.layers.fast.fast_problems import gala, hgru
 
 DRIVES = {"hgru": (2, 4, 8, 8), "gala": (2, 64, 5, 5)}
@@ -125,6 +128,28 @@ def test_changed_cells_run_as_they_are(kind, name, monkeypatch):
         drive = torch.rand(DRIVES[kind]).as_subclass(_OnCard)
         with torch.no_grad():
             assert not graphs.usable(RecurrentLayer(cell, 2), drive)
+
+
+LARGE = {
+    "hgru": (1, 4, 1100, 1100),  # more frequencies than a launch has programs for
+    "hgru, samples": (54_000, 4, 32, 300),  # canvases are larger than drives
+    "gala": (200_000, 64, 14, 14),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_drives_beyond_what_kernels_count_run_plain(name):
+    kind = name.split(",")[0]
+    shape = LARGE[name]
+    # takes no memory
+    assert not _bound(CELLS[kind](), kind, torch.zeros(1).expand(shape))
+
+
+def test_under_autocast_fewer_frequencies_fit():
+    drive = torch.zeros(1).expand(1, 4, 400, 400)
+    assert _bound(hgru(), "hgru", drive)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not _bound(hgru(), "hgru", drive)
 
 
 class _OnCard(torch.Tensor):
