@@ -1,5 +1,6 @@
 """The Pathfinder hGRU's fast form: frequency-domain convolutions, fused stages, derivatives by hand."""
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -73,6 +74,12 @@ class FastHGRU(FastForm):
             from rfpn.layers.fast import hgru_adjoint_triton, hgru_triton
 
             self.stages, self.adjoint_stages = hgru_triton, hgru_adjoint_triton
+
+    @functools.cached_property
+    def lags(self) -> tuple[Tensor, Tensor]:
+        """What gradients of kernels need of inverse transforms: :func:`spectral.inverse_dft` of rows and columns."""
+        rows, columns = (spectral.inverse_dft(size, self.kernel_size, self._s) for size in self._s.shape[2:])
+        return rows, columns
 
     @torch.no_grad()
     def iterate(self, x: Tensor, h: Tensor, steps: int) -> Tensor:

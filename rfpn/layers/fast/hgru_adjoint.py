@@ -31,7 +31,7 @@ def step_gradient(
     Args:
         bound: FastHGRU. x, h, cotangent, direction, vector: (N, C, H, W); no direction for the first term alone.
     """
-    stages, w, edge = bound.adjoint_stages, bound.weights, bound.kernel_size
+    stages, w, lags = bound.adjoint_stages, bound.weights, bound.lags
     entries, count = len(step.s), h.numel() // h.shape[1]
     tangent = _Tangent(bound, step, x, h, direction) if direction is not None else _NO_TANGENT
     canvas = step.s.new_zeros((2 * entries if direction is not None else entries, *step.s.shape[1:]))
@@ -40,11 +40,11 @@ def step_gradient(
     )
     k2, scale2, shift2 = hgru_adjoint_stages.norm_coefficients(update.sums, step.m2, tangent.m2, w.scale2, count)
     stages.norm_gradient(update.c, update.tc, step.z2, tangent.z2, step.m2, k2, canvas)
-    y2, ty2, excitation = _through_convolution(canvas, bound.spectra[1], (step.transformed[1], tangent.transformed[1]), edge)
+    y2, ty2, excitation = _through_convolution(canvas, bound.spectra[1], (step.transformed[1], tangent.transformed[1]), lags)
     inhibit = stages.inhibit_gradient(step.z1, tangent.z1, step.m1, tangent.m1, x, h, direction, y2, ty2, update, w)
     k1, scale1, shift1 = hgru_adjoint_stages.norm_coefficients(inhibit.sums, step.m1, tangent.m1, w.scale1, count)
     stages.norm_gradient(inhibit.c, inhibit.tc, step.z1, tangent.z1, step.m1, k1, canvas)
-    y1, ty1, inhibition = _through_convolution(canvas, bound.spectra[0], (step.transformed[0], tangent.transformed[0]), edge)
+    y1, ty1, inhibition = _through_convolution(canvas, bound.spectra[0], (step.transformed[0], tangent.transformed[0]), lags)
     da, dta, dh, bias1 = stages.gate_gradient(h, direction, y1, ty1, inhibit.h, w)
     s = spectral.unpack(step.s, h)
     kappa, gamma, omega, bias2 = update.scales
@@ -82,10 +82,10 @@ class _NO_TANGENT:
     transformed = (None, None)
 
 
-def _through_convolution(canvas: Tensor, spectrum: Tensor, inputs: tuple[Tensor, Tensor | None], edge: int):
+def _through_convolution(canvas: Tensor, spectrum: Tensor, inputs: tuple[Tensor, Tensor | None], lags: tuple):
     """Cotangents of a convolution's input and of that input's tangent, canvases, and the kernel's gradient."""
     transformed, product = spectral.correlate(canvas, spectrum, transposed=True)
     if inputs[1] is None:
-        return product, None, spectral.weight_gradient(inputs[0], transformed, edge)
-    weight = spectral.weight_gradient(torch.cat(inputs), transformed, edge)
+        return product, None, spectral.weight_gradient(inputs[0], transformed, lags)
+    weight = spectral.weight_gradient(torch.cat(inputs), transformed, lags)
     return *product.chunk(2), weight

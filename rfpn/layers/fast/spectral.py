@@ -98,8 +98,12 @@ def multiply(transformed: Tensor, spectrum: Tensor, transposed: bool = False) ->
     return torch.einsum("oiyx,miyx->moyx", spectrum, transformed)
 
 
-def weight_gradient(transformed: Tensor, cotangent: Tensor, kernel_size: int) -> Tensor:
-    """Gradient of the kernel (Co, Ci, E, E) from transforms of input (M, Ci, S1, S2) and of cotangent (M, Co, S1, S2)."""
+def weight_gradient(transformed: Tensor, cotangent: Tensor, lags: tuple[Tensor, Tensor]) -> Tensor:
+    """Gradient of the kernel (Co, Ci, E, E) from transforms of input (M, Ci, S1, S2) and of cotangent (M, Co, S1, S2).
+
+    Args:
+        lags: of :func:`inverse_dft`, for rows and for columns.
+    """
     if available(transformed):
         from rfpn.layers.fast.spectral_triton import cross_spectrum
 
@@ -107,12 +111,12 @@ def weight_gradient(transformed: Tensor, cotangent: Tensor, kernel_size: int) ->
     else:
         spectrum = torch.einsum("moyx,miyx->oiyx", cotangent.conj(), transformed)
     # only E×E of the S1×S2 lags are wanted: two small products instead of an inverse transform
-    rows, columns = (_inverse_dft(size, kernel_size, spectrum.dtype, spectrum.device) for size in spectrum.shape[-2:])
+    rows, columns = lags
     return (rows @ (spectrum @ columns.mT)).real
 
 
-def _inverse_dft(size: int, kernel_size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Rows of the inverse DFT matrix for lags −E//2 … E//2, (E, S)."""
-    lags = torch.arange(kernel_size, device=device) - kernel_size // 2
-    turns = torch.outer(lags, torch.arange(size, device=device)).double() / size
-    return torch.polar(torch.full_like(turns, 1 / size), 2 * torch.pi * turns).to(dtype)
+def inverse_dft(size: int, kernel_size: int, like: Tensor) -> Tensor:
+    """Rows of the inverse DFT matrix of S = ``size`` places for lags −E//2 … E//2, (E, S), complex as ``like`` is."""
+    lags = torch.arange(kernel_size, device=like.device) - kernel_size // 2
+    turns = torch.outer(lags, torch.arange(size, device=like.device)).double() / size
+    return torch.polar(torch.full_like(turns, 1 / size), 2 * torch.pi * turns).to(like.dtype)

@@ -33,7 +33,8 @@ def test_convolution_its_adjoint_and_the_kernel_gradient(shape, dtype, tolerance
     expected_x, expected_weight = torch.autograd.grad(expected, reference, cotangent.double())
     assert_close(spectral.unpack(out, cotangent), expected, tolerance, "convolution")
     assert_close(spectral.unpack(adjoint, x), expected_x, tolerance, "adjoint")
-    gradient = spectral.weight_gradient(transformed, transformed_cotangent, edge)
+    lags = tuple(spectral.inverse_dft(size, edge, transformed) for size in transformed.shape[2:])
+    gradient = spectral.weight_gradient(transformed, transformed_cotangent, lags)
     assert_close(gradient, expected_weight, tolerance, "kernel's gradient")
 
 
