@@ -20,7 +20,7 @@ from rfpn.analysis.contour_growth import (
     joining_counts,
     joining_steps,
 )
-from rfpn.analysis.unrolling import is_pathfinder
+from rfpn.analysis.unrolling import is_pathfinder, trained_steps
 from rfpn.data.build import build_test_loader
 from rfpn.data.programs import one_line_errors
 
@@ -36,7 +36,7 @@ def main(args) -> None:
         for name, cfg in configs.items():
             if not is_pathfinder(cfg):
                 raise ValueError(f"{name} is no Pathfinder model; see tools/analyze_flood_fill.py for mask heads")
-        steps = args.steps or 2 * max(cfg.MODEL.RECURRENT.STEPS for cfg in configs.values())
+        steps = args.steps or 2 * max(trained_steps(cfg)[-1] for cfg in configs.values())
         # the same images for all models
         dataset = dataset_of(args, next(iter(configs.values())))
         loaders = {name: build_test_loader(cfg, dataset) for name, cfg in configs.items()}

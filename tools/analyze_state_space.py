@@ -5,8 +5,8 @@
     python tools/analyze_state_space.py --config-file configs/Scenes/rfpn_demo.yaml --images 100 \\
         --weights R-FPN=output/demo/run/model_final.pth
 
-Hidden states are averaged over space; a PCA of each model's steps 1..N projects the steps 1..T. Writes state_space.png,
-state_space.csv (distances 1→N and N→T, tests within a model), state_space_pairs.csv (tests between models) and
+N are the most steps of training, EXTRA_STEPS included. Hidden states are averaged over space; a PCA of each model's
+steps 1..N projects the steps 1..T. Writes state_space.png, state_space.csv (distances 1→N and N→T, tests within a model), state_space_pairs.csv (tests between models) and
 state_space.npz (projected states) into --output.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from analysis_models import analysis_parser, dataset_of, load_models, model_configs, open_output, print_table, write_table
 from arguments import natural
 from rfpn.analysis.state_space import collect_states, distance_table, draw_state_space, pair_table, project
-from rfpn.analysis.unrolling import first_batches
+from rfpn.analysis.unrolling import first_batches, trained_steps
 from rfpn.data.build import build_test_loader
 from rfpn.data.programs import one_line_errors
 
@@ -28,7 +28,7 @@ def main(args) -> None:
         configs = model_configs(args)
         loaders = {name: build_test_loader(cfg, dataset_of(args, cfg)) for name, cfg in configs.items()}
         folder = open_output(args, configs, "state_space")
-        trained = {name: cfg.MODEL.RECURRENT.STEPS for name, cfg in configs.items()}
+        trained = {name: trained_steps(cfg)[-1] for name, cfg in configs.items()}
         if args.steps and args.steps <= max(trained.values()):
             raise ValueError(f"--steps must be more than the {max(trained.values())} steps of training, got {args.steps}")
         spaces = {}

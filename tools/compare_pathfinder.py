@@ -1,12 +1,14 @@
 """Compares generated Pathfinder samples with reference images: shares, lengths, angles, distances, crossings, looks.
 
 Everything is measured on the pictures alone, the same way on both sides. The reference is an .npz with arrays
-``image_<L>`` and ``target_<L>``, uint8 (N, 300, 300).
+``image_<L>`` and ``target_<L>``, uint8 (N, 300, 300), or a folder with curv_contour_length_<L> as generators write it.
 
     python tools/compare_pathfinder.py --reference samples.npz --num 40 --sheet sheet.png
+    python tools/compare_pathfinder.py --reference /data/pathfinder/train --lengths 14 --num 40
 """
 
 import argparse
+import os
 
 import numpy as np
 from PIL import Image
@@ -14,11 +16,13 @@ from scipy import ndimage
 
 from arguments import natural, png_file, positive, read_npz, usage_errors
 from rfpn.data.pathfinder.generator import generate_sample
+from rfpn.data.pathfinder.registration import load_pathfinder
 from rfpn.data.pathfinder.render import target_share
 
 EIGHT = np.ones((3, 3))
 LINK_DISTANCE = (8.0, 13.5)  # pixels between the centres of neighbours on a contour
 LINK_ANGLE = np.radians(38)  # between a dash and the line to its neighbour
+WINDOW = 300  # pixels; the distances above are of this size
 
 
 def find_dashes(image: np.ndarray) -> np.ndarray:
@@ -34,7 +38,7 @@ def find_dashes(image: np.ndarray) -> np.ndarray:
         values, vectors = np.linalg.eigh(np.cov(np.stack([x, y]), aweights=weight, bias=True))
         angle = np.arctan2(vectors[1, 1], vectors[0, 1])
         dashes.append((*centre, angle, np.sqrt(12 * values[1]), weight.sum()))
-    return np.array(dashes)
+    return np.array(dashes).reshape(-1, 5)
 
 
 def split_target(image: np.ndarray, target: np.ndarray):
@@ -50,7 +54,7 @@ def split_target(image: np.ndarray, target: np.ndarray):
         nearest = int(np.argmin([np.hypot(*(dash[:2] - here)) for dash in rest]))
         chain.append(rest.pop(nearest))
         here = chain[-1][:2]
-    return marker, np.array(chain), dashes[~mine]
+    return marker, np.array(chain).reshape(-1, 5), dashes[~mine]
 
 
 def link_contours(dashes: np.ndarray) -> list:
@@ -156,14 +160,14 @@ def sheet(image_rows: list) -> Image.Image:
 def main(argv=None) -> None:
     """Measure reference and generated samples, print a row for each, draw the sheet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--reference", required=True, help=".npz with image_<L> and target_<L>")
+    parser.add_argument("--reference", required=True, help=".npz with image_<L> and target_<L>, or a folder of folders")
     parser.add_argument("--lengths", type=int, nargs="+", default=[9, 14, 20, 25])
-    parser.add_argument("--num", type=positive, default=40, help="generated samples of each length")
+    parser.add_argument("--num", type=positive, default=40, help="samples of each length, generated and, from a folder, read (default: 40)")
     parser.add_argument("--seed", type=natural, default=0, help="of the generated samples, 0 or more (default: 0)")
     parser.add_argument("--sheet", type=png_file, help="PNG to write: reference above, generated below, for each length")
     args = parser.parse_args(argv)
     with usage_errors(parser):
-        reference = read_reference(args.reference, args.lengths)
+        reference = read_reference(args.reference, args.lengths, args.num)
     rows = []
     for length in args.lengths:
         samples = [generate_sample(length, args.seed, index)[:2] for index in range(args.num)]
@@ -178,13 +182,49 @@ def main(argv=None) -> None:
         sheet(rows).save(args.sheet)
 
 
-def read_reference(path: str, lengths: list[int]) -> dict[str, np.ndarray]:
-    """Pictures of all lengths. Raises ValueError naming a file that does not hold them."""
+def read_reference(path: str, lengths: list[int], num: int) -> dict[str, np.ndarray]:
+    """Pictures of all lengths, by name; of a folder the first ``num``.
+
+    Raises:
+        OSError, ValueError: naming the file or array that is missing or holds no such pictures.
+    """
     names = [f"{kind}_{length}" for length in lengths for kind in ("image", "target")]
-    arrays = read_npz(path)
+    arrays = _read_folders(path, lengths, num) if os.path.isdir(path) else read_npz(path)
     if missing := [name for name in names if name not in arrays]:
         raise ValueError(f"--reference {path} has no {', '.join(missing)}; see --lengths")
+    for name in names:
+        found = arrays[name]
+        if found.dtype != np.uint8 or found.shape[1:] != (WINDOW, WINDOW) or not len(found):
+            wanted = f"uint8 (N, {WINDOW}, {WINDOW}), N at least 1"
+            raise ValueError(f"--reference {path}: {name} must be {wanted}; it is {found.dtype} {found.shape}")
+    for length in lengths:
+        image, target = arrays[f"image_{length}"], arrays[f"target_{length}"]
+        if len(image) != len(target):
+            raise ValueError(f"--reference {path}: {len(image)} in image_{length}, {len(target)} in target_{length}")
+        for index in range(len(target)):
+            _check_sample(image[index], target[index], f"--reference {path}: image_{length}[{index}]")
     return {name: arrays[name] for name in names}
+
+
+def _read_folders(path: str, lengths: list[int], num: int) -> dict[str, np.ndarray]:
+    arrays = {}
+    for length in lengths:
+        records = load_pathfinder(os.path.join(path, f"curv_contour_length_{length}"), stop=num)
+        for kind, key in (("image", "file_name"), ("target", "sem_seg_file_name")):
+            pictures = [np.asarray(Image.open(record[key]).convert("L")) for record in records]
+            if len({picture.shape for picture in pictures}) > 1:
+                raise ValueError(f"--reference {path}: pictures of length {length} differ in size")
+            arrays[f"{kind}_{length}"] = np.stack(pictures)
+    return arrays
+
+
+def _check_sample(image: np.ndarray, target: np.ndarray, name: str) -> None:
+    """Raise ValueError unless there are a marker, dashes on the target and others beside it."""
+    if not ndimage.binary_erosion(target > 0, np.ones((5, 5))).any():
+        raise ValueError(f"{name}: its target has no marker, a disc of radius 5")
+    _, chain, others = split_target(image, target)
+    if len(chain) < 2 or not len(others):
+        raise ValueError(f"{name}: {len(chain)} dashes on the target and {len(others)} beside it are too few")
 
 
 if __name__ == "__main__":

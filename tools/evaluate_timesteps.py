@@ -18,6 +18,7 @@ from detectron2.utils import comm
 
 from analysis_models import add_model_arguments, load_model, model_configs, open_output, suitable
 from rfpn.analysis.time_course import Course, evaluate_time_course, parse_steps, plot_time_course, write_csv
+from rfpn.analysis.unrolling import trained_steps
 from rfpn.data.build import build_test_loader
 from rfpn.data.programs import one_line_errors
 from rfpn.engine.launch import check_gpus, launch
@@ -44,7 +45,7 @@ def main(args):
             model = load_model(cfg, args.resume)
             for name in datasets[label]:
                 scores = evaluate_time_course(model, loaders[label, name], steps, lambda: build_evaluator(cfg, name))
-                courses.append(Course(label, name, cfg.MODEL.RECURRENT.STEPS, scores))
+                courses.append(Course(label, name, trained_steps(cfg), scores))
         if comm.is_main_process():
             write(folder, courses, score)
 

@@ -21,6 +21,7 @@ from rfpn.analysis.report import charts, page
 from rfpn.analysis.report.run import Run, read_run
 from rfpn.analysis.samples import Sample, draw_samples
 from rfpn.analysis.time_course import parse_steps
+from rfpn.analysis.unrolling import trained_steps
 from rfpn.data.programs import INPUT_ERRORS, one_line_errors
 
 logger = logging.getLogger("rfpn")
@@ -65,7 +66,7 @@ def sample_run(run: Run, args, steps: list[int] | None) -> tuple[Overlay | None,
         overlay = load_overlay(config, [*args.opts, "MODEL.WEIGHTS", weights])
         shown = []
         if overlay.recurrent:
-            shown = steps or default_steps(overlay.cfg.MODEL.RECURRENT.STEPS)
+            shown = steps or default_steps(trained_steps(overlay.cfg))
         names = overlay.cfg.DATASETS.TEST
         if not names:
             raise ValueError("DATASETS.TEST names no data set")
@@ -85,10 +86,11 @@ def last_weights(folder: str) -> str:
         return os.path.join(folder, file.read().strip())
 
 
-def default_steps(trained: int) -> list[int]:
-    """Steps 1 to twice those of training, thinned out where they are many, with the trained one among them."""
-    stride = -(-2 * trained // _SHOWN_STEPS)
-    return sorted({1, trained, *range(stride, 2 * trained + 1, stride)})
+def default_steps(trained: range) -> list[int]:
+    """Steps 1 to twice those of training, thinned out where they are many, with the least and most trained ones among them."""
+    last = 2 * trained[-1]
+    stride = -(-last // _SHOWN_STEPS)
+    return sorted({1, trained[0], trained[-1], *range(stride, last + 1, stride)})
 
 
 def tiles(run: Run) -> dict[str, str]:
@@ -121,7 +123,7 @@ def steps_html(overlay: Overlay | None, samples: list[Sample]) -> str:
     for sample in (sample for sample in samples if sample.steps):
         pictures = {step: page.data_uri(picture) for step, picture in sample.steps.items()}
         size = sample.image.shape[1::-1]
-        figures.append(charts.steps_chart(sample.name, pictures, size, overlay.cfg.MODEL.RECURRENT.STEPS))
+        figures.append(charts.steps_chart(sample.name, pictures, size, trained_steps(overlay.cfg)))
     if not figures:
         return ""
     return page.note("Move the slider or press play. * marks the steps in training.") + page.charts_html(figures)

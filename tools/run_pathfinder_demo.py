@@ -15,7 +15,7 @@ from run_demo import run
 
 from rfpn.analysis.contour_growth import contour_growth, draw_contour_growth, draw_joining_steps, joining_steps
 from rfpn.analysis.time_course import Course, evaluate_time_course, plot_time_course, write_csv
-from rfpn.analysis.unrolling import first_batches
+from rfpn.analysis.unrolling import first_batches, trained_steps
 from rfpn.data.build import build_test_loader
 from rfpn.data.files import datasets_root
 from rfpn.data.pathfinder.dataset import write_split
@@ -71,7 +71,7 @@ def draw(trainer: Trainer, folder: str) -> None:
     loader = build_test_loader(cfg, name)
     steps = 2 * trained
     scores = evaluate_time_course(model, loader, list(range(1, steps + 1)), lambda: PathfinderEvaluator(name))
-    courses = [Course("hGRU, C-RBP", name, trained, scores)]
+    courses = [Course("hGRU, C-RBP", name, trained_steps(cfg), scores)]
     write_csv(os.path.join(folder, "timesteps.csv"), courses)
     plot_time_course(os.path.join(folder, "timesteps.png"), courses, "IoU")
     inputs = [record for batch in first_batches(loader, PICTURES) for record in batch]

@@ -13,7 +13,7 @@ from torch import nn
 
 from rfpn.analysis.figures import draw_contour, draw_instances, draw_panoptic, draw_semantic
 from rfpn.analysis.time_course import step_outputs
-from rfpn.analysis.unrolling import has_recurrent_layer, is_pathfinder
+from rfpn.analysis.unrolling import has_recurrent_layer, is_pathfinder, trained_steps
 from rfpn.evaluation.panoptic import visible_segments
 from rfpn.layers import RecurrentLayer
 
@@ -128,7 +128,7 @@ class ContourOverlay(Overlay):
 
 
 def model_title(cfg: CfgNode) -> str:
-    """Architecture and, where it is recurrent, gradient method and steps of training, as "R-FPN, C-RBP 20"."""
+    """Architecture and, where it is recurrent, gradient method and steps of training, as "R-FPN, C-RBP 20 to 40"."""
     recurrent, pathfinder = cfg.MODEL.RECURRENT, is_pathfinder(cfg)
     if not has_recurrent_layer(cfg):
         if pathfinder:
@@ -136,7 +136,9 @@ def model_title(cfg: CfgNode) -> str:
         return {"PanopticFPN": "FPN"}.get(cfg.MODEL.META_ARCHITECTURE, cfg.MODEL.META_ARCHITECTURE)
     name = {"hgru": "hGRU", "conv_lstm": "convLSTM"}.get(recurrent.CELL, recurrent.CELL) if pathfinder else "R-FPN"
     constrained = "C-" if recurrent.LIPSCHITZ.WEIGHT > 0 else ""
-    return f"{name}, {constrained}{recurrent.GRADIENT.upper()} {recurrent.STEPS}"
+    steps = trained_steps(cfg)
+    last = f" to {steps[-1]}" if len(steps) > 1 else ""
+    return f"{name}, {constrained}{recurrent.GRADIENT.upper()} {steps[0]}{last}"
 
 
 def enlargement(image: np.ndarray, side: int = 320) -> float:

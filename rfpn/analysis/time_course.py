@@ -25,12 +25,12 @@ _MOST_STEPS = 10_000
 class Course(NamedTuple):
     """A model's scores on one data set.
 
-    trained_steps: T of training. scores: by step, as :func:`evaluate_time_course` gives them.
+    trained_steps: those that training drew from. scores: by step, as :func:`evaluate_time_course` gives them.
     """
 
     model: str
     dataset: str
-    trained_steps: int
+    trained_steps: range
     scores: dict[int, dict[str, float]]
 
 
@@ -170,7 +170,7 @@ def write_csv(path: str, courses: list[Course]) -> None:
 def plot_time_course(path: str, courses: list[Course], score: str) -> None:
     """Draw a score and, beside it, the residual against the step: a line for each model and data set.
 
-    A ring marks the steps of training where they were evaluated, a dotted line of the same colour where not.
+    Rings mark the least and the most steps of training where they were evaluated, dotted lines of the same colour where not.
     """
     from matplotlib.figure import Figure
 
@@ -181,11 +181,11 @@ def plot_time_course(path: str, courses: list[Course], score: str) -> None:
         for axis, name in zip(axes, (score, "residual")):
             values = {step: scores.get(name, float("nan")) for step, scores in course.scores.items()}
             (line,) = axis.plot(list(values), list(values.values()), ".-", markersize=3, linewidth=1, label=label)
-            if course.trained_steps in values:
-                ring = course.trained_steps, values[course.trained_steps]
-                axis.plot(*ring, "o", markersize=9, markerfacecolor="none", color=line.get_color())
-            else:
-                axis.axvline(course.trained_steps, color=line.get_color(), linestyle=":", linewidth=1)
+            for step in {course.trained_steps[0], course.trained_steps[-1]}:
+                if step in values:
+                    axis.plot(step, values[step], "o", markersize=9, markerfacecolor="none", color=line.get_color())
+                else:
+                    axis.axvline(step, color=line.get_color(), linestyle=":", linewidth=1)
     axes[0].set(xlabel="step of processing", ylabel=score, ylim=(0, None))
     axes[1].set(xlabel="step of processing", ylabel="residual ‖h$_t$ − h$_{t-1}$‖ / ‖h$_t$‖")
     # without any detection there is no residual

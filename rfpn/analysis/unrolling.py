@@ -39,6 +39,12 @@ def check_kind(dataset: str, cfg: CfgNode) -> None:
         raise ValueError(f"{dataset} is {kind}, which {cfg.MODEL.META_ARCHITECTURE} cannot read")
 
 
+def trained_steps(cfg: CfgNode) -> range:
+    """Numbers of steps of processing that training draws from: ``STEPS``, and up to ``EXTRA_STEPS`` more."""
+    least = cfg.MODEL.RECURRENT.STEPS
+    return range(least, least + cfg.MODEL.RECURRENT.EXTRA_STEPS + 1)
+
+
 def recurrent_layer(model: nn.Module) -> RecurrentLayer:
     """The recurrent layer of a Pathfinder model, or of a panoptic FPN's mask head.
 

@@ -1,5 +1,6 @@
 """How programs end early: with one line and an exit code."""
 
+import re
 import sys
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -22,7 +23,11 @@ def one_line_errors() -> Iterator[None]:
     except BrokenProcessPool:
         _end("error: a process was ended from outside, perhaps for lack of memory; take fewer workers", 2)
     except (*INPUT_ERRORS, GenerationError) as error:
-        _end(f"error: {_text(error)}", 2)
+        text = _text(error)
+        # a bare key comes from a look-up that nobody wrote a message for: the traceback says more
+        if isinstance(error, KeyError) and " " not in text:
+            raise
+        _end(f"error: {text}", 2)
     except FloatingPointError as error:
         _end(f"error: {_text(error)}", 3)
     except KeyboardInterrupt:
@@ -32,7 +37,7 @@ def one_line_errors() -> Iterator[None]:
 def _text(error: Exception) -> str:
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     if text.startswith("Caught ") and "Original Traceback" in text:  # from a worker of a loader
-        text = text.rpartition(f"\n{type(error).__name__}: ")[2]
+        text = re.split(rf"\n(?:\w+\.)*{type(error).__name__}: ", text)[-1]
     return " ".join(text.split())
 
 

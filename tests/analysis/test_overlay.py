@@ -91,6 +91,7 @@ def test_classes_of_an_unknown_data_set_go_by_number():
         ("COCO-PanopticSegmentation/rfpn_R_50_1x.yaml", "R-FPN, C-RBP 20"),
         ("COCO-PanopticSegmentation/rfpn_R_50_1x_bptt.yaml", "R-FPN, BPTT 3"),
         ("COCO-PanopticSegmentation/panoptic_fpn_R_50_1x.yaml", "FPN"),
+        ("Pathfinder/hgru15_crbp20_pf14.yaml", "hGRU, C-RBP 20 to 40"),
         ("Pathfinder/hgru15_rbp20_pf14.yaml", "hGRU, RBP 20"),
         ("Pathfinder/conv_lstm15_bptt6_pf14.yaml", "convLSTM, BPTT 6"),
         ("Pathfinder/feedforward6_pf14.yaml", "feedforward, 6 layers"),

@@ -114,8 +114,8 @@ def test_nothing_to_evaluate_has_no_scores():
 
 def test_table_and_figure(tmp_path):
     courses = [
-        Course("first", "a", 20, {1: {"IoU": 0.5, "residual": 0.6}, 20: {"IoU": 0.7, "residual": 0.01}}),
-        Course("second", "a", 6, {1: {"IoU": 0.1, "residual": 1.0}}),
+        Course("first", "a", range(20, 21), {1: {"IoU": 0.5, "residual": 0.6}, 20: {"IoU": 0.7, "residual": 0.01}}),
+        Course("second", "a", range(6, 7), {1: {"IoU": 0.1, "residual": 1.0}}),
     ]
     write_csv(str(tmp_path / "new" / "course.csv"), courses)
     with open(tmp_path / "new" / "course.csv") as file:
@@ -123,10 +123,10 @@ def test_table_and_figure(tmp_path):
     assert rows[1] == {"model": "first", "dataset": "a", "step": "20", "IoU": "0.7", "residual": "0.01"}
     assert [row["model"] for row in rows] == ["first", "first", "second"]
     plot_time_course(str(tmp_path / "course.png"), courses, "IoU")
-    one = Course("first", "a", 20, {1: {"IoU": 0.5, "residual": 0.6}, 20: {"IoU": 0.2, "residual": 0.01}})
+    one = Course("first", "a", range(20, 21), {1: {"IoU": 0.5, "residual": 0.6}, 20: {"IoU": 0.2, "residual": 0.01}})
     plot_time_course(str(tmp_path / "other.png"), [one], "IoU")
     pictures = [np.asarray(Image.open(tmp_path / f"{name}.png").convert("L"), int) for name in ("course", "other")]
     # nothing was detected: there is no residual
-    plot_time_course(str(tmp_path / "none.png"), [Course("first", "a", 20, {1: {"PQ": 0.0}})], "PQ")
+    plot_time_course(str(tmp_path / "none.png"), [Course("first", "a", range(20, 21), {1: {"PQ": 0.0}})], "PQ")
     different = np.abs(pictures[0] - pictures[1]) > 50
     assert different.any(axis=0)[: different.shape[1] // 2].any()

@@ -8,6 +8,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
+from detectron2.data.detection_utils import SizeMismatchError
 from torch.utils.data import DataLoader
 
 from rfpn.data.programs import one_line_errors
@@ -32,11 +33,11 @@ def load(name):
 
 class Failing(list):
     def __getitem__(self, index):
-        raise ValueError("photo.png: is\ncut short")
+        raise next(iter(self))
 
 
-def read_by_a_worker():
-    list(DataLoader(Failing([0]), num_workers=1))
+def read_by_a_worker(error):
+    list(DataLoader(Failing([error]), num_workers=1))
 
 
 def fail(error):
@@ -51,7 +52,9 @@ def fail(error):
         (lambda: fail(FileNotFoundError(2, "No such file", "a.png")), 2, "error: [Errno 2] No such file: 'a.png'"),
         (lambda: fail(FloatingPointError("iteration 3: not finite: loss_mask")), 3, "error: iteration 3: not finite: loss_mask"),
         (lambda: fail(KeyboardInterrupt()), 130, "interrupted"),
-        (read_by_a_worker, 2, "error: photo.png: is cut short"),
+        (lambda: read_by_a_worker(ValueError("photo.png: is\ncut short")), 2, "error: photo.png: is cut short"),
+        # told of with the name of its module
+        (lambda: read_by_a_worker(SizeMismatchError("photo.png: 2x2")), 2, "error: photo.png: 2x2"),
     ],
 )
 def test_wrong_input_ends_in_one_line(run, code, line, capsys):
@@ -64,6 +67,8 @@ def test_wrong_input_ends_in_one_line(run, code, line, capsys):
 def test_faults_of_the_program_keep_their_traceback():
     with pytest.raises(AttributeError), one_line_errors():
         fail(AttributeError("a bug"))
+    with pytest.raises(KeyError), one_line_errors():
+        fail(KeyError("p9"))
 
 
 @pytest.mark.parametrize("name", JOBS)

@@ -95,6 +95,8 @@ def test_nothing_unfinished_is_left(runs):
     [
         ("", 3),
         ('{"iteration": 39, "total_loss": 1}\n', 3),
+        # the iteration that comes next
+        ('{"iteration": 20, "total_loss": 1}\n', 3),
         ('{"iteration": 20, "PQ": 1}\n{"iteration": 39, "total_loss": 1}\n', 4),
         ('{"iteration": 3', 3),
         ('{"iteration": 3}', 3),

@@ -82,14 +82,15 @@ def rows(path):
 
 
 def test_state_space_of_two_models(models, tmp_path, capsys):
+    """N is 6: four steps, and up to two more drawn in training."""
     run("state_space", *models["pathfinder"], "--output", tmp_path)
     table = rows(tmp_path / "state_space.csv")
-    assert [(row["model"], row["samples"], row["N"], row["T"]) for row in table] == [("a", "6", "4", "8"), ("b", "6", "4", "8")]
+    assert [(row["model"], row["samples"], row["N"], row["T"]) for row in table] == [("a", "6", "6", "12"), ("b", "6", "6", "12")]
     (pair,) = rows(tmp_path / "state_space_pairs.csv")
     assert (pair["first"], pair["second"]) == ("a", "b") and 0 <= float(pair["p"]) <= 1
     assert float(pair["mu_first"]) == float(table[0]["mu_after"])
     with np.load(tmp_path / "state_space.npz") as states:
-        assert states["a"].shape == (6, 8, 8)
+        assert states["a"].shape == (6, 12, 8)
     assert (tmp_path / "state_space.png").is_file() and "mu_after" in capsys.readouterr().out
 
 
@@ -157,7 +158,7 @@ def test_models_of_the_zoo_are_read_with_their_own_configurations(models, tmp_pa
 @pytest.mark.parametrize(
     "job, arguments, words",
     [
-        ("state_space", ["--steps", 4], "--steps must be more than the 4 steps of training"),
+        ("state_space", ["--steps", 4], "--steps must be more than the 6 steps of training"),
         ("state_space", ["--components", -1], "--components must be at least 0"),
         ("state_space", ["--images", -1], "'-1' is not a whole number of at least 0"),
         ("flood_fill", ["--images", -1], "'-1' is not a whole number of at least 0"),

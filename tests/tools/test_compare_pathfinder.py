@@ -3,7 +3,9 @@ import numpy as np
 import pytest
 from compare_pathfinder import count_crossings, find_dashes, link_contours, main, measure_all, split_target
 
+from rfpn.data.pathfinder.dataset import write_split
 from rfpn.data.pathfinder.generator import generate_sample
+from rfpn.data.pathfinder.settings import PathfinderSettings
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +73,40 @@ def test_wrong_arguments_are_named(reference, capsys, arguments, words):
     with pytest.raises(SystemExit) as end:
         main([*reference, *arguments])
     assert end.value.code == 2 and words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda image, target: (image[:, ::2, ::2], target[:, ::2, ::2]), "image_9 must be uint8 (N, 300, 300)"),
+        (lambda image, target: (np.stack([image] * 3, -1), target), "image_9 must be uint8"),
+        (lambda image, target: (image / 255, target), "it is float64"),
+        (lambda image, target: (image[:0], target[:0]), "N at least 1; it is uint8 (0, 300, 300)"),
+        (lambda image, target: (image, target[:1]), "2 in image_9, 1 in target_9"),
+        (lambda image, target: (image, target * 0), "image_9[0]: its target has no marker"),
+        (lambda image, target: (image * 0, target), "image_9[0]: 0 dashes on the target"),
+    ],
+)
+def test_other_pictures_are_refused(sample, tmp_path, capsys, change, words):
+    arrays = change(*(np.stack([picture] * 2) for picture in sample[:2]))
+    np.savez(tmp_path / "samples.npz", **dict(zip(("image_9", "target_9"), arrays)))
+    with pytest.raises(SystemExit) as end:
+        main(["--reference", str(tmp_path / "samples.npz"), "--lengths", "9"])
+    assert end.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_folders_of_a_generator(tmp_path, capsys):
+    write_split(tmp_path, PathfinderSettings(9), "test", 3, seed=0, progress=False)
+    main(["--reference", str(tmp_path / "test"), "--lengths", "9", "--num", "2"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "length 9: 2 reference | 2 generated" in lines[1]
+    # the same seed, so but for rounding in files the same samples
+    row = next(line for line in lines if "turn (degrees)" in line)
+    theirs, ours = (side.split()[-3:] for side in row.split("|"))
+    assert theirs != ["nan"] * 3 and len(ours) == 3
+    with pytest.raises(SystemExit) as end:
+        main(["--reference", str(tmp_path / "test"), "--lengths", "14"])
+    assert end.value.code == 2 and "curv_contour_length_14" in capsys.readouterr().err
 
 
 def test_a_damaged_reference_is_named(reference, tmp_path, capsys):

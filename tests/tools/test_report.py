@@ -86,7 +86,14 @@ def test_a_run_that_goes_on_is_shown_by_its_last_checkpoint(tmp_path):
 
 @pytest.mark.parametrize(
     "trained, expected",
-    [(1, [1, 2]), (6, list(range(1, 13))), (20, [1, *range(2, 41, 2)]), (15, [1, *range(2, 31, 2), 15])],
+    [
+        (range(1, 2), [1, 2]),
+        (range(6, 7), list(range(1, 13))),
+        (range(20, 21), [1, *range(2, 41, 2)]),
+        (range(15, 16), [1, *range(2, 31, 2), 15]),
+        (range(5, 9), list(range(1, 17))),
+        (range(21, 41), [1, *range(4, 81, 4), 21]),
+    ],
 )
 def test_default_steps(trained, expected):
     assert report.default_steps(trained) == sorted(set(expected))

@@ -84,21 +84,19 @@ def course_charts(courses: dict[str, dict[str, Series]]) -> list[go.Figure]:
     return figures
 
 
-def steps_chart(title: str, pictures: dict[int, str], size: tuple[int, int], trained: int) -> go.Figure:
+def steps_chart(title: str, pictures: dict[int, str], size: tuple[int, int], trained: range) -> go.Figure:
     """A picture for each step of processing, chosen by a slider or played.
 
     Args:
         pictures: data URI by step, ascending. size: (width, height) of all of them, pixels.
-        trained: steps in training, marked on the slider.
+        trained: numbers of steps in training, marked on the slider.
     """
     names = [str(step) for step in pictures]
+    labels = [f"{step}*" if step in trained else str(step) for step in pictures]
     frames = [go.Frame(name=name, data=[go.Image(source=uri)]) for name, uri in zip(names, pictures.values())]
     still = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
     film = {**still, "fromcurrent": True, "frame": {"duration": 350, "redraw": True}}
-    marks = [
-        {"label": f"{name}*" if name == str(trained) else name, "method": "animate", "args": [[name], still]}
-        for name in names
-    ]
+    marks = [{"label": label, "method": "animate", "args": [[name], still]} for label, name in zip(labels, names)]
     buttons = [
         {"label": "▶ play", "method": "animate", "args": [None, film]},
         {"label": "❚❚", "method": "animate", "args": [[None], still]},

@@ -56,13 +56,13 @@ def test_time_courses_of_several_models():
 
 def test_the_slider_has_a_frame_for_each_step():
     pictures = {1: "data:1", 4: "data:4", 6: "data:6"}
-    figure = steps_chart("photo.jpg", pictures, (320, 200), 4)
+    figure = steps_chart("photo.jpg", pictures, (320, 200), range(4, 7))
     assert [(frame.name, frame.data[0].source) for frame in figure.frames] == [
         ("1", "data:1"),
         ("4", "data:4"),
         ("6", "data:6"),
     ]
     (slider,) = figure.layout.sliders
-    assert [step.label for step in slider.steps] == ["1", "4*", "6"]
+    assert [step.label for step in slider.steps] == ["1", "4*", "6*"]
     assert [list(step.args[0]) for step in slider.steps] == [["1"], ["4"], ["6"]]
     assert figure.data[0].source == "data:1" and list(figure.layout.yaxis.range) == [199.5, -0.5]
