@@ -1,5 +1,6 @@
 """Configuration keys of this project, and the one get_cfg that every program uses."""
 
+import yaml
 from detectron2.config import CfgNode as CN
 
 
@@ -19,6 +20,31 @@ def add_rfpn_config(cfg: CN) -> None:
     _add_recurrent(cfg)
     _add_pathfinder(cfg)
     _add_training(cfg)
+
+
+def settings_of(cfg: CN) -> dict[str, object]:
+    """Values of a configuration by dotted key, as its file would hold them."""
+    return flatten(yaml.safe_load(cfg.dump()))
+
+
+def read_settings(path: str) -> dict[str, object]:
+    """Values of a configuration file by dotted key. Raises ValueError naming a file that is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = yaml.safe_load(file)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a configuration ({error})") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: not a configuration")
+    return flatten(content)
+
+
+def flatten(node: dict, prefix: str = "") -> dict[str, object]:
+    """Leaves of nested mappings by dotted key."""
+    leaves = {}
+    for key, value in node.items():
+        leaves |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return leaves
 
 
 def _add_recurrent(cfg: CN) -> None:

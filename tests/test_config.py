@@ -7,7 +7,7 @@ import yaml
 from detectron2.data import DatasetCatalog
 from detectron2.modeling import META_ARCH_REGISTRY, build_model
 
-from rfpn.config import get_cfg
+from rfpn.config import flatten, get_cfg
 from rfpn.engine.setup import load_cfg
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -35,3 +35,7 @@ def test_a_configuration_builds_its_model(file):
 def test_D7_a_misspelt_key_is_named():
     with pytest.raises(KeyError, match="MODEL.RECURRENT.STEP"):
         load_cfg("", ["MODEL.RECURRENT.STEP", "3"])
+
+
+def test_leaves_of_nested_mappings():
+    assert flatten({"A": {"B": {"C": 1}, "D": []}, "E": {}}) == {"A.B.C": 1, "A.D": [], "E": {}}

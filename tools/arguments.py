@@ -8,6 +8,8 @@ from typing import Iterator
 
 import numpy as np
 
+from rfpn.analysis.report.run import Series, read_metrics
+
 
 def positive(word: str) -> int:
     """A whole number of at least 1."""
@@ -46,10 +48,12 @@ def read_json(path: str):
     return _parsed(path, Path(path).read_text(encoding="utf-8"))
 
 
-def read_json_lines(path: str) -> list:
-    """What the lines of a file hold, each one JSON. Raises OSError or ValueError naming it."""
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    return [_parsed(f"{path}, line {number}", line) for number, line in enumerate(lines, start=1)]
+def read_log(path: str) -> dict[str, Series]:
+    """Iterations and values by scalar from the metrics.json of a run. Raises OSError or ValueError naming it."""
+    found = read_metrics(path)
+    if not found:
+        raise ValueError(f"{path}: no log of a run, has no line with an iteration and a value")
+    return found
 
 
 def read_npz(path: str) -> dict[str, np.ndarray]:

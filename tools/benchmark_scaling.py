@@ -18,7 +18,8 @@ from pathlib import Path
 
 import torch
 
-from arguments import output_file, positive, read_json_lines
+from arguments import output_file, positive, read_log
+from rfpn.analysis.report.run import Series
 from rfpn.data.files import write_json
 
 LAUNCHER = Path(__file__).with_name("train_net.py")
@@ -40,8 +41,8 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def train(arguments: argparse.Namespace, processes: int) -> list[dict]:
-    """Lines of the log of a run. Raises SystemExit with the end of its output where it fails."""
+def train(arguments: argparse.Namespace, processes: int) -> dict[str, Series]:
+    """Iterations and values by scalar of a run. Raises SystemExit with the end of its output where it fails."""
     with tempfile.TemporaryDirectory() as folder:
         options = {
             "SOLVER.REFERENCE_WORLD_SIZE": 0,
@@ -58,13 +59,13 @@ def train(arguments: argparse.Namespace, processes: int) -> list[dict]:
         run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if run.returncode:
             sys.exit(f"the run on {processes} ended with status {run.returncode}:\n{run.stdout[-2000:]}")
-        return read_json_lines(f"{folder}/metrics.json")
+        return read_log(f"{folder}/metrics.json")
 
 
 def row(arguments: argparse.Namespace, processes: int) -> dict:
     """Number of processes, milliseconds of an iteration, those of them spent on waiting for data, images a second."""
-    settled = [line for line in train(arguments, processes) if line["iteration"] >= arguments.iterations // 3 and "time" in line]
-    seconds, wait = (statistics.median(line[key] for line in settled) for key in ("time", "data_time"))
+    log, first = train(arguments, processes), arguments.iterations // 3
+    seconds, wait = (statistics.median(v for i, v in zip(*log[key]) if i >= first) for key in ("time", "data_time"))
     speed = processes * arguments.images / seconds
     return {"processes": processes, "milliseconds": 1e3 * seconds, "data": 1e3 * wait, "images_per_second": speed}
 

@@ -47,8 +47,9 @@ def convert(args) -> None:
     state = read(args.input)
     if not is_released(state):
         raise ValueError(f"{os.path.abspath(args.input)} names no released recurrent mask head")
+    head = head_of(model)
     try:
-        converted = convert_released(state, head_of(model))
+        converted = convert_released(state, head)
     except (RuntimeError, ValueError) as error:  # a cell of another width
         raise ValueError(f"{os.path.abspath(args.input)}: shapes do not fit the configuration ({error})") from None
     wanted = model.state_dict()

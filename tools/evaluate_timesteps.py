@@ -63,7 +63,7 @@ def write(folder: str, courses: list[Course], score: str) -> None:
 
 def datasets_of(args, cfg) -> list[str]:
     """``--datasets``, or the configuration's test sets. Raises KeyError or ValueError for one that does not suit."""
-    names = args.datasets.split(",") if args.datasets else cfg.DATASETS.TEST
+    names = [name.strip() for name in args.datasets.split(",")] if args.datasets else cfg.DATASETS.TEST
     return [suitable(name, cfg) for name in names]
 
 

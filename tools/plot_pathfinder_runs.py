@@ -9,7 +9,8 @@ import argparse
 
 from matplotlib.figure import Figure
 
-from arguments import add_logs, png_file, positive, read_json_lines, usage_errors
+from arguments import add_logs, png_file, positive, read_log, usage_errors
+from rfpn.analysis.report.run import Series
 
 PANELS = {"pathfinder/IoU": "IoU on the test set", "total_loss": "training loss", "recurrent/residual": "residual"}
 
@@ -28,37 +29,32 @@ def main() -> None:
         draw(logs, arguments.epoch).savefig(arguments.output, dpi=110)
 
 
-def read_logs(files: list[tuple[str, str]]) -> dict[str, list[dict]]:
-    """Rows of each log by name. Raises OSError or ValueError naming the file or argument at fault."""
+def read_logs(files: list[tuple[str, str]]) -> dict[str, dict[str, Series]]:
+    """Iterations and values by scalar, of each log by name. Raises OSError or ValueError naming the file or argument at fault."""
     logs = {}
     for name, path in files:
         if name in logs:
             raise ValueError(f"--log {name}={path}: each name once")
-        logs[name] = read_json_lines(path)
+        logs[name] = read_log(path)
     return logs
 
 
-def series(log: list[dict], key: str) -> tuple[list[int], list[float]]:
-    """Iterations and values of a scalar; of an iteration logged twice, the last."""
-    values = {row["iteration"]: row[key] for row in log if key in row}
-    return list(values), list(values.values())
-
-
-def table(logs: dict[str, list[dict]], epoch: int) -> str:
+def table(logs: dict[str, dict[str, Series]], epoch: int) -> str:
     """Markdown: a row for each run, its IoU at every evaluation."""
     rows = ["| run | IoU (epoch) |", "| --- | --- |"]
     for name, log in logs.items():
-        scores = (f"{value:.3f} ({(iteration + 1) / epoch:.1f})" for iteration, value in zip(*series(log, "pathfinder/IoU")))
+        found = zip(*log.get("pathfinder/IoU", ([], [])))
+        scores = (f"{value:.3f} ({(iteration + 1) / epoch:.1f})" for iteration, value in found)
         rows.append(f"| {name} | {', '.join(scores)} |")
     return "\n".join(rows)
 
 
-def draw(logs: dict[str, list[dict]], epoch: int) -> Figure:
+def draw(logs: dict[str, dict[str, Series]], epoch: int) -> Figure:
     """IoU, training loss and residual against epochs."""
     figure = Figure(figsize=(12, 3.8), layout="constrained")
     for axis, (key, label) in zip(figure.subplots(1, len(PANELS)), PANELS.items()):
         for name, log in logs.items():
-            iterations, values = series(log, key)
+            iterations, values = log.get(key, ([], []))
             axis.plot([i / epoch for i in iterations], values, label=name, marker="o" if key == "pathfinder/IoU" else None)
         axis.set(xlabel="epoch", ylabel=label, yscale="linear" if key == "pathfinder/IoU" else "log")
         axis.grid(alpha=0.3)

@@ -13,6 +13,7 @@ import argparse
 import logging
 import os
 
+from arguments import natural
 from demo import load_overlay
 from detectron2.utils.logger import setup_logger
 
@@ -135,7 +136,7 @@ def parse_args(words: list[str] | None = None):
     parser.add_argument("--run", required=True, help="folder of the run (its OUTPUT_DIR)")
     parser.add_argument("--output", metavar="FILE", help="page to write (default: report.html in the run's folder)")
     parser.add_argument("--weights", metavar="FILE", help="checkpoint (default: the run's last one)")
-    parser.add_argument("--samples", type=int, default=4, help="images of DATASETS.TEST to show (default: 4)")
+    parser.add_argument("--samples", type=natural, default=4, help="images of DATASETS.TEST to show (default: 4)")
     parser.add_argument("--steps", help="steps to show, e.g. 1-10,20 (default: up to twice those of training)")
     parser.add_argument("opts", nargs=argparse.REMAINDER, help="KEY VALUE overrides of the configuration")
     return parser.parse_args(words)

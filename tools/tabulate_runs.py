@@ -8,7 +8,7 @@
 import argparse
 from statistics import mean, stdev
 
-from arguments import add_logs, read_json_lines, usage_errors
+from arguments import add_logs, read_log, usage_errors
 
 SCORES = "panoptic_seg/PQ,panoptic_seg/PQ_th,panoptic_seg/PQ_st,segm/AP,loss_mask,recurrent/residual"
 
@@ -29,10 +29,7 @@ def main() -> None:
 
 def last_values(path: str) -> dict[str, float]:
     """The last value of each scalar in a log. Raises OSError or ValueError naming it."""
-    values: dict[str, float] = {}
-    for row in read_json_lines(path):
-        values.update(row)
-    return values
+    return {name: values[-1] for name, (_, values) in read_log(path).items()}
 
 
 def table(runs: dict[str, list[dict[str, float]]], scores: list[str]) -> str:

@@ -40,7 +40,9 @@ class Overlay:
         self.model = model
         self.cfg = cfg
         self.title = model_title(cfg)
-        self.recurrent = any(isinstance(module, RecurrentLayer) for module in model.modules())
+        # steps of a mask head are read out through panoptic fusion
+        readable = is_pathfinder(cfg) or hasattr(model, "sem_seg_head")
+        self.recurrent = readable and any(isinstance(module, RecurrentLayer) for module in model.modules())
 
     def predict(self, images: list[np.ndarray]) -> list[dict]:
         """The model's outputs.

@@ -25,7 +25,7 @@ from rfpn.data.annotations import (
 from rfpn.data.check import PREPARE_COMMAND, check_files
 from rfpn.data.files import write_json
 from rfpn.data.records import check_pictures
-from rfpn.data.semantic import Split, prepare_split, split_of_folder
+from rfpn.data.semantic import Split, prepare_split, split_of_folder, unannotated
 
 logger = logging.getLogger(__name__)
 
@@ -156,6 +156,10 @@ def load_panoptic(name: str, split: Split, *, derive: bool) -> list:
     content = read_panoptic_json(split.panoptic_json)
     categories = split_categories(content["categories"], split.panoptic_json)
     _check_categories(name, categories, split)
+    if not content["annotations"]:
+        raise ValueError(f"{split.panoptic_json}: no annotated images")
+    if left_out := unannotated(content):
+        logger.warning(f"{split.panoptic_json}: {len(left_out)} images have no annotation and are left out, one of them {left_out[0]}")
     if derive:
         _derive(split)
     instances = _load_instances(name, split, categories, {a["image_id"] for a in content["annotations"]})
@@ -164,8 +168,6 @@ def load_panoptic(name: str, split: Split, *, derive: bool) -> list:
         _record(images[a["image_id"]], a, instances.get(a["image_id"], []), split, categories)
         for a in sorted(content["annotations"], key=lambda a: a["image_id"])
     ]
-    if not records:
-        raise ValueError(f"{split.panoptic_json}: no annotated images")
     check_pictures(records)
     return records
 

@@ -126,7 +126,7 @@ def prepare_split(split: Split, *, workers: int = 1, check_images: bool = True, 
     when no problem was found, so its presence means that the split is complete.
 
     Args:
-        workers: processes.
+        workers: processes. check_images: also check the pictures, and that each has an annotation.
         progress: wraps the iterator over the P pictures' results, for example a tqdm bar.
 
     Returns:
@@ -137,6 +137,8 @@ def prepare_split(split: Split, *, workers: int = 1, check_images: bool = True, 
     """
     content = read_panoptic_json(split.panoptic_json)
     categories = split_categories(content["categories"], split.panoptic_json)
+    if not content["annotations"]:
+        return [f"{split.panoptic_json}: no annotated images"], 0
     images = {image["id"]: image for image in content["images"]}
     pairs = [(images[a["image_id"]], a) for a in content["annotations"]]
     job = partial(prepare_picture, split=split, categories=categories, check_images=check_images)
@@ -146,11 +148,16 @@ def prepare_split(split: Split, *, workers: int = 1, check_images: bool = True, 
     else:
         results = list(progress(map(job, pairs)))
     problems = [line for result in results for line in result.problems]
-    unannotated = images.keys() - {a["image_id"] for a in content["annotations"]}
-    problems += [f"image {i}: {split.panoptic_json} has no annotation of it" for i in sorted(unannotated)]
+    if check_images:
+        problems += [f"image {i}: {split.panoptic_json} has no annotation of it" for i in unannotated(content)]
     if not problems and not os.path.isfile(split.instances_json):
         _write_instances_json(split.instances_json, content, categories, results)
     return problems, sum(result.written for result in results)
+
+
+def unannotated(content: dict) -> list:
+    """Ids of images of a panoptic JSON that has no annotation of them, in order."""
+    return sorted({image["id"] for image in content["images"]} - {a["image_id"] for a in content["annotations"]}, key=str)
 
 
 def _write_label_map(path: str, labels: np.ndarray) -> bool:

@@ -15,7 +15,7 @@ from detectron2.utils import comm
 from detectron2.utils.file_io import PathManager
 from detectron2.utils.logger import setup_logger
 
-from rfpn.config import get_cfg
+from rfpn.config import get_cfg, read_settings, settings_of
 from rfpn.data.files import whole_file
 from rfpn.engine.checkpoint import name_full_disk
 from rfpn.engine.optimizer import OPTIMIZERS
@@ -39,6 +39,11 @@ _RULES = {
 }
 
 
+# what shapes the weights that a run leaves, and what does not although it stands among it
+_LEARNT = ("MODEL.", "INPUT.", "DATASETS.TRAIN")
+_OF_A_MACHINE = ("MODEL.WEIGHTS", "MODEL.DEVICE", "MODEL.ALLOW_MISSING_WEIGHTS")
+
+
 def setup(args) -> CfgNode:
     """Merge the config file and overrides, check them, set up logging and seeds, write ``config.yaml``.
 
@@ -55,10 +60,29 @@ def setup(args) -> CfgNode:
     check_expected_results(cfg)
     cfg.freeze()
     make_output_dir(cfg)
+    changed = changed_keys(cfg) if args.resume and not args.eval_only else []
     with name_full_disk(cfg.OUTPUT_DIR), _kept_record(cfg.OUTPUT_DIR, args.eval_only):
         default_setup(cfg, args)
-    setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank(), name="rfpn")
+    logger = setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank(), name="rfpn")
+    if changed:
+        logger.warning("--resume goes on with weights that were trained with other settings: %s", "; ".join(changed))
     return cfg
+
+
+def changed_keys(cfg: CfgNode) -> list[str]:
+    """What differs in model, input and training data from the ``config.yaml`` of the run in ``OUTPUT_DIR``: "KEY old -> new".
+
+    Nothing on processes other than the main one, and where there is no run to go on with.
+    """
+    path = os.path.join(cfg.OUTPUT_DIR, "config.yaml")
+    if not comm.is_main_process() or not all(map(os.path.isfile, (path, os.path.join(cfg.OUTPUT_DIR, "last_checkpoint")))):
+        return []
+    try:
+        old, new = read_settings(path), settings_of(cfg)
+    except ValueError:  # damaged; it is about to be written anew
+        return []
+    learnt = (key for key in new if key.startswith(_LEARNT) and "TEST" not in key and key not in _OF_A_MACHINE)
+    return [f"{key} {old[key]} -> {new[key]}" for key in learnt if key in old and old[key] != new[key]]
 
 
 @contextlib.contextmanager

@@ -63,3 +63,18 @@ def test_objects_meet_the_predicted_box_of_their_class():
     assert objects.tolist() == [0] and matched.tensor.tolist() == [[21, 11, 50, 30]]
     objects, matched = _match(truth, found[:0])
     assert len(objects) == len(matched) == 0
+
+
+def test_masks_are_those_of_the_objects_that_were_found(model, monkeypatch):
+    """Only the second of two objects has a predicted box."""
+    truth = record()["instances"]
+    found = Instances((64, 96), pred_boxes=truth.gt_boxes[1:], pred_classes=truth.gt_classes[1:])
+    monkeypatch.setattr(
+        "rfpn.analysis.object_growth.detect",
+        lambda model, inputs: (model.backbone(model.preprocess_image(inputs).tensor), [found]),
+    )
+    with torch.no_grad():
+        ((kind, mask, growth),) = mask_growths(model, record(), 2, predicted=True)
+        (_, (_, mask_of_second, growth_of_second)) = mask_growths(model, record(), 2, predicted=False)
+    assert kind == 0 and (mask == mask_of_second).all() and not mask.all()
+    np.testing.assert_allclose(growth, growth_of_second, atol=1e-5)

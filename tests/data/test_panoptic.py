@@ -224,3 +224,29 @@ def test_a_cache_that_cannot_be_made_names_the_variable(tmp_path, monkeypatch):
     register_panoptic_folder("tiny", str(write_set(tmp_path / "set", mixed_layouts())), "train")
     with pytest.raises(OSError, match="set RFPN_DERIVED_DIR to a folder that can be written to"):
         DatasetCatalog.get("tiny")
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_images_without_annotation_are_left_out_with_a_warning(tmp_path, caplog, prepared):
+    root = write_set(tmp_path / "set", mixed_layouts())
+    if prepared:
+        prepare_split(split_of_folder(str(root), "train"))
+    edit_json(root / "annotations/panoptic_train.json", lambda content: content["annotations"].pop(0))
+    register_panoptic_folder("tiny", str(root), "train")
+    assert [record["image_id"] for record in DatasetCatalog.get("tiny")] == [2]
+    assert "1 images have no annotation and are left out, one of them 1" in caplog.text
+    # who prepares a whole tree is told
+    problems, _ = prepare_split(split_of_folder(str(root), "train"))
+    assert len(problems) == 1 and "has no annotation of it" in problems[0]
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_sets_without_annotated_images_are_refused(tmp_path, prepared):
+    root = write_set(tmp_path / "set", mixed_layouts())
+    if prepared:
+        prepare_split(split_of_folder(str(root), "train"))
+    edit_json(root / "annotations/panoptic_train.json", lambda content: content["annotations"].clear())
+    register_panoptic_folder("tiny", str(root), "train")
+    with pytest.raises(ValueError, match="panoptic_train.json: no annotated images"):
+        DatasetCatalog.get("tiny")
+    assert "no annotated images" in prepare_split(split_of_folder(str(root), "train"))[0][0]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rfpn.engine.setup import check_expected_results, load_cfg, make_output_dir
+from rfpn.engine.setup import changed_keys, check_expected_results, load_cfg, make_output_dir
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -115,3 +115,28 @@ def test_expected_results_that_cannot_be_compared_are_refused(sets, expected):
     cfg = load_cfg("", ["DATASETS.TEST", ("one", "two")[:sets], "TEST.EXPECTED_RESULTS", expected])
     with pytest.raises(ValueError, match="TEST.EXPECTED_RESULTS"):
         check_expected_results(cfg)
+
+
+def test_settings_that_a_resumed_run_did_not_have_are_named(tmp_path):
+    def read(*overrides):
+        config = str(CONFIGS / "quick_schedules" / "pathfinder_quick.yaml")
+        return load_cfg(config, ["OUTPUT_DIR", str(tmp_path), *map(str, overrides)])
+
+    config = tmp_path / "config.yaml"
+    config.write_text(read().dump())
+    other = ["MODEL.RECURRENT.STEPS", 6, "MODEL.RECURRENT.LIPSCHITZ.WEIGHT", 0.0, "DATASETS.TRAIN", "('pathfinder_9_train',)"]
+    free = ["SOLVER.MAX_ITER", 9, "MODEL.WEIGHTS", "a.pth", "MODEL.RECURRENT.TEST_STEPS", 3, "DATASETS.TEST", "()"]
+    assert changed_keys(read(*other)) == []  # no checkpoint: no run to go on with
+    (tmp_path / "last_checkpoint").write_text("model_0000001.pth")
+    assert changed_keys(read(*free)) == []
+    assert sorted(changed_keys(read(*free, *other))) == [
+        "DATASETS.TRAIN ['pathfinder_6_train'] -> ['pathfinder_9_train']",
+        "MODEL.RECURRENT.LIPSCHITZ.WEIGHT 1.0 -> 0.0",
+        "MODEL.RECURRENT.STEPS 4 -> 6",
+    ]
+    # of an older version, damaged
+    config.write_text("MODEL: {RECURRENT: {STEPS: 5}}")
+    assert changed_keys(read()) == ["MODEL.RECURRENT.STEPS 5 -> 4"]
+    for content in ("", "[1", "words"):
+        config.write_text(content)
+        assert changed_keys(read()) == []

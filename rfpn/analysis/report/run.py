@@ -6,9 +6,7 @@ import logging
 import os
 from typing import NamedTuple
 
-import yaml
-
-from rfpn.config import get_cfg
+from rfpn.config import get_cfg, read_settings, settings_of
 
 # names that this project's and Detectron2's evaluators give their results
 TASKS = ("panoptic_seg", "texture_conflict", "no_texture_conflict", "pathfinder", "segm", "bbox", "sem_seg")
@@ -45,7 +43,7 @@ def read_run(folder: str) -> Run:
     if not (os.path.isfile(config) or os.path.isfile(metrics)):
         raise FileNotFoundError(f"{os.path.abspath(folder)}: no run, has neither config.yaml nor metrics.json")
     settings = read_settings(config) if os.path.isfile(config) else {}
-    defaults = flatten(yaml.safe_load(get_cfg().dump()))
+    defaults = settings_of(get_cfg())
     changed = [key for key, value in settings.items() if key not in defaults or defaults[key] != value]
     scalars, scores = {}, {}
     for name, series in (read_metrics(metrics) if os.path.isfile(metrics) else {}).items():
@@ -64,26 +62,6 @@ def read_run(folder: str) -> Run:
         {task: scores[task] for task in order},
         read_courses(courses) if os.path.isfile(courses) else {},
     )
-
-
-def read_settings(path: str) -> dict[str, object]:
-    """Values of a configuration file by dotted key. Raises ValueError naming a file that is none."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            content = yaml.safe_load(file)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a configuration ({error})") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: not a configuration")
-    return flatten(content)
-
-
-def flatten(node: dict, prefix: str = "") -> dict[str, object]:
-    """Leaves of nested mappings by dotted key."""
-    leaves = {}
-    for key, value in node.items():
-        leaves |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
-    return leaves
 
 
 def read_metrics(path: str) -> dict[str, Series]:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rfpn.analysis.report.run import flatten, read_courses, read_metrics, read_run
+from rfpn.analysis.report.run import read_courses, read_metrics, read_run
 from rfpn.analysis.time_course import Course, write_csv
 from rfpn.config import get_cfg
 
@@ -57,10 +57,6 @@ def test_settings_that_differ_from_the_defaults(tmp_path):
     run = read_run(str(tmp_path))
     assert set(run.changed) == {"MODEL.RECURRENT.STEPS", "DATASETS.TEST"}
     assert run.settings["MODEL.RECURRENT.STEPS"] == 7 and run.settings["SOLVER.AMP.ENABLED"] is False
-
-
-def test_leaves_of_nested_mappings():
-    assert flatten({"A": {"B": {"C": 1}, "D": []}, "E": {}}) == {"A.B.C": 1, "A.D": [], "E": {}}
 
 
 def test_time_courses_are_found_in_the_folder(tmp_path):
