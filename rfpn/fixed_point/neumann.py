@@ -57,7 +57,7 @@ def neumann_series(
         transpose: v (R, ...) -> Jᵀv (R, ...).
         cotangent: g = ∂L/∂h_T, (R, ...).
         terms: K ≥ 0.
-        growth_limit: largest allowed ‖(Jᵀ)^k g‖ / ‖g‖.
+        growth_limit: largest allowed ‖(Jᵀ)^k g‖ / ‖g‖, finite.
         tolerance: end a sample's series once ‖(Jᵀ)^k g‖ ≤ tolerance·‖g‖ (that term is still added); 0 sums all K
             terms without asking the device for anything.
         add: what does the work of :func:`add_term`.
@@ -66,7 +66,8 @@ def neumann_series(
     total = cotangent.to(dtype)
     term = total
     scale = sample_norm(cotangent)
-    limit = growth_limit * scale
+    # an infinite term must not meet an infinite limit
+    limit = (growth_limit * scale).clamp(max=torch.finfo(scale.dtype).max)
     summing = torch.ones_like(scale, dtype=torch.bool)
     truncated = torch.zeros_like(summing)
     length = torch.zeros_like(summing, dtype=torch.int64)

@@ -25,7 +25,8 @@ RULES = {
     "adjoint": ADJOINTS,
     "neumann_terms": Range(0, MOST_STEPS, whole=True),
     "neumann_tolerance": Range(0, math.inf),
-    "growth_limit": Range(1, math.inf),
+    # times a norm it must stay finite
+    "growth_limit": Range(1, 1e6),
     "coefficient": Range(0, 1, below=True),
     "reduction": REDUCTIONS,
     "probe": PROBES,

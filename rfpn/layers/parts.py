@@ -1,6 +1,7 @@
 """What a cell consists of: fast forms serve only cells that are as their constructors left them."""
 
 from torch import nn
+from torch.nn.modules.module import _has_any_global_hook
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -14,9 +15,9 @@ def parts_of(cell: nn.Module) -> tuple:
 def as_made(cell: nn.Module) -> bool:
     """Whether a cell is as its constructor left it, which put ``parts_of`` into its ``made_of``.
 
-    False with hooks on any part, exchanged or reset modules, parametrizations, weights shared by two parts, and for
-    replicas of nn.DataParallel, which have no parameters.
+    False with hooks on any part or on all modules, a ``forward`` put into an instance, exchanged or reset modules,
+    parametrizations, weights shared by two parts, and for replicas of nn.DataParallel, which have no parameters.
     """
-    if any(getattr(module, hooks) for module in cell.modules() for hooks in _HOOKS):
+    if _has_any_global_hook() or any("forward" in vars(m) or any(getattr(m, hooks) for hooks in _HOOKS) for m in cell.modules()):
         return False
     return getattr(cell, "made_of", None) == parts_of(cell)

@@ -56,7 +56,9 @@ class RecurrentLayer(nn.Module):
 
     A cell is any module that maps (x, state) to the next state and treats the first dimension as samples. Optional:
     ``state_channels`` (channels of the state where they differ from x's), ``hidden(state)`` (the part that is output),
-    ``batch_statistics`` (True if samples influence each other).
+    ``batch_statistics`` (True if samples influence each other). Norms that keep running statistics update them at
+    every step. ``torch.compile`` of a model around the layer works; a cell that is itself compiled cannot have the
+    penalty, since compiled functions have no second derivatives.
     """
 
     # what numbers of steps drawn follow from, set by a trainer alike in all processes; None for torch's random state
@@ -131,16 +133,19 @@ class RecurrentLayer(nn.Module):
     def hidden(self, state: Tensor) -> Tensor:
         """The part of a state that the layer outputs."""
         part = getattr(self.cell, "hidden", None)
-        # a cell may well have a submodule of that name
-        return state if part is None or isinstance(part, nn.Module) else part(state)
+        # a cell may well have a submodule or a number of that name
+        return state if not callable(part) or isinstance(part, nn.Module) else part(state)
 
     def step(self, x: Tensor, state: Tensor) -> Tensor:
         """One step of the cell, in the state's type. TypeError or ValueError if the cell returns no new state like it."""
+        # versions do not exist in inference mode, and a compiler need not follow them
+        versions = not (state.is_inference() or torch.compiler.is_compiling())
+        version = state._version if versions else None
         new = self.cell(x, state)
         if not isinstance(new, Tensor):
             raise TypeError(f"{type(self.cell).__name__} must return the next state, a tensor, not {type(new).__name__}")
         # the residual would compare a state with itself
-        if new is state:
+        if new is state or versions and state._version != version:
             raise ValueError(f"{type(self.cell).__name__} must leave the state as it is and return a new tensor")
         if new.shape != state.shape:
             raise ValueError(
@@ -164,6 +169,8 @@ class RecurrentLayer(nn.Module):
     def forward(self, x: Tensor) -> RecurrentOutput:
         """Drive x (R, C, H, W) -> :class:`RecurrentOutput`; R may be 0."""
         self.diagnostics = {}
+        if x.dim() < 2 or not x.is_floating_point():
+            raise ValueError(f"RecurrentLayer needs a floating-point drive (R, C, ...), got {x.dtype} {tuple(x.shape)}")
         steps = self.steps if self.training else self.test_steps
         check_setting("RecurrentLayer steps", steps, RULES["steps"])  # may have been set since
         if self._tolerance() > 0 or self.solver == "anderson":
@@ -205,13 +212,23 @@ class RecurrentLayer(nn.Module):
 
     def _search(self, form, x: Tensor, start: Tensor, steps: int) -> FixedPoint:
         if self.solver == "anderson":
-            return anderson(form.step, x, start, steps, self._tolerance())
+            found = anderson(form.step, x, start, steps, self._tolerance())
+            # which searches in float32 or wider
+            return found._replace(state=found.state.to(start.dtype), previous=found.previous.to(start.dtype))
         independent = not getattr(self.cell, "batch_statistics", False)
         return iterate_until(form.step, x, start, steps, self._tolerance(), independent)
 
     def _record(self, form, x: Tensor, state: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
         """Run the steps that autograd records: last state, the one before, penalty."""
-        penalised = self.training and self.lipschitz and torch.is_grad_enabled()
+        if self.training and self.lipschitz and torch.is_grad_enabled():
+            return self._record_penalised(form, x, state, steps)
+        return self._record_steps(form, x, state, steps, False)
+
+    @torch.compiler.disable  # compiled functions have no second derivatives
+    def _record_penalised(self, *arguments) -> tuple[Tensor, Tensor, Tensor]:
+        return self._record_steps(*arguments, True)
+
+    def _record_steps(self, form, x: Tensor, state: Tensor, steps: int, penalised: bool) -> tuple[Tensor, Tensor, Tensor]:
         implicit = self.gradient == "rbp" and torch.is_grad_enabled()
         # a leaf, so that the Jacobian of the first recorded step can be asked for
         previous = state.detach().requires_grad_(penalised or implicit)
@@ -250,12 +267,16 @@ class RecurrentLayer(nn.Module):
         return self.solver_tolerance if self.solver == "anderson" else 0.0
 
     def _output(self, state: Tensor, penalty: Tensor, steps: Tensor, residual: Tensor) -> RecurrentOutput:
+        self.diagnose(residual, penalty)
+        return RecurrentOutput(self.hidden(state), penalty, steps, residual)
+
+    def diagnose(self, residual: Tensor, penalty: Tensor) -> None:
+        """Fill ``diagnostics`` with what a forward pass says, from residuals (R,) and the penalty."""
         samples = max(len(residual), 1)
         settled = residual <= (self._tolerance() or _SETTLED)
         self.diagnostics["residual"] = residual.sum() / samples
         self.diagnostics["unconverged_share"] = (~settled).sum() / samples
         self.diagnostics["penalty"] = penalty.detach()
-        return RecurrentOutput(self.hidden(state), penalty, steps, residual)
 
     def _report(self, solution: NeumannSum | LinearSolution) -> None:
         samples = max(len(solution.length), 1)

@@ -61,7 +61,7 @@ def cell_state_dict(cell: torch.nn.Module, released: dict[str, Tensor]) -> dict[
         ValueError: for an HGRUCell of another form, or naming a parameter of another size. TypeError: for another cell.
     """
     if isinstance(cell, ConvLSTMCell):
-        return _conv_lstm(released)
+        return _conv_lstm(cell, released)
     if not isinstance(cell, (HGRUCell, GALAHGRUCell)):
         raise TypeError(f"no released form of {type(cell).__name__}")
     names = _GALA_HGRU if isinstance(cell, GALAHGRUCell) else _HGRU
@@ -72,19 +72,29 @@ def cell_state_dict(cell: torch.nn.Module, released: dict[str, Tensor]) -> dict[
     shapes = {name: parameter.shape for name, parameter in cell.named_parameters()}
     for theirs, ours in names.items():
         if released[theirs].numel() != shapes[ours].numel():
-            wrong = f"{theirs} of shape {tuple(released[theirs].shape)}, not {tuple(shapes[ours])}"
-            raise ValueError(f"released {type(cell).__name__}: {wrong}; see the cell's channels and kernel size")
+            raise ValueError(_wrong_size(cell, theirs, released[theirs], shapes[ours]))
     return {ours: released[theirs].reshape(shapes[ours]) for theirs, ours in names.items()}
 
 
-def _conv_lstm(released: dict[str, Tensor]) -> dict[str, Tensor]:
+def _conv_lstm(cell: ConvLSTMCell, released: dict[str, Tensor]) -> dict[str, Tensor]:
     stacked = {
         "from_drive.weight": [f"Wx{gate}.weight" for gate in _LSTM_GATES],
         "from_drive.bias": [f"Wx{gate}.bias" for gate in _LSTM_GATES],
         "from_state.weight": [f"Wh{gate}.weight" for gate in _LSTM_GATES],
     }
     _compare_names("ConvLSTMCell", {name for names in stacked.values() for name in names}, released)
+    parameters = dict(cell.named_parameters())
+    for ours, names in stacked.items():
+        one = parameters[ours][: cell.channels].shape
+        for name in names:
+            if released[name].shape != one:
+                raise ValueError(_wrong_size(cell, name, released[name], one))
     return {ours: torch.cat([released[name] for name in names]) for ours, names in stacked.items()}
+
+
+def _wrong_size(cell: torch.nn.Module, name: str, found: Tensor, wanted: torch.Size) -> str:
+    sizes = f"{name} of shape {tuple(found.shape)}, not {tuple(wanted)}"
+    return f"released {type(cell).__name__}: {sizes}; see the cell's channels and kernel size"
 
 
 def _compare_names(cell: str, wanted: Iterable[str], given: Iterable[str]) -> None:

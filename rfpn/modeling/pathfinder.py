@@ -172,17 +172,18 @@ class PathfinderNet(nn.Module):
 
     def _loss_of_all_steps(self, drive: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         layer, losses = self.layer, []
-        form, state = layer.form(drive), layer.initial_state(drive).requires_grad_(layer.lipschitz)
+        penalised = layer.lipschitz and torch.is_grad_enabled()
+        form, state = layer.form(drive), layer.initial_state(drive).requires_grad_(penalised)
         penalty = state.new_zeros(())
         for step in range(1, layer.steps + 1):
             previous = state
-            if layer.lipschitz and step == layer.steps:
+            if penalised and step == layer.steps:
                 state, sums, _ = form.record(drive, previous, layer.probe)
                 penalty = layer.penalty_of_sums(sums)
             else:
                 state = form.step(drive, previous)
             losses.append(focal_loss(self.logits(layer.hidden(state)), target, self.focal_gamma))
-        layer.diagnostics = {"residual": relative_residual(state, previous).mean(), "penalty": penalty.detach()}
+        layer.diagnose(relative_residual(state, previous), penalty)
         return torch.stack(losses).mean(), penalty
 
 

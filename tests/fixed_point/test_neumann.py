@@ -113,3 +113,10 @@ def test_C9_sums_half_precision_in_float32(dtype):
     series = neumann_series(lambda v: v * 0.5, g, 15)
     assert series.total.dtype == torch.float32
     torch.testing.assert_close(series.total, torch.full((2, 8), 2.0), rtol=1e-4, atol=0)
+
+
+def test_an_infinite_term_never_meets_an_infinite_limit():
+    """The limit times a huge cotangent would overflow."""
+    g = torch.full((1, 2), 1e38)
+    series = neumann_series(lambda v: v * float("inf"), g, 3, growth_limit=100.0)
+    assert series.truncated.all() and torch.equal(series.total, g)

@@ -19,6 +19,35 @@ def test_a_state_changed_in_place_is_refused(training):
         layer(random((2, 6)))
 
 
+class InPlaceFirst(LinearCell):
+    """Returns a new tensor, but has changed the state that it was given."""
+
+    def forward(self, x, h):
+        return h.mul_(0.9) + 0.1 * torch.tanh(x)
+
+
+class InPlaceView(LinearCell):
+    def forward(self, x, h):
+        return h.mul_(0.5).add_(x).view_as(h)
+
+
+@pytest.mark.parametrize("cell", [InPlaceFirst, InPlaceView])
+@pytest.mark.parametrize("options", [{}, {"test_tolerance": 1e-4}, {"gradient": "bptt"}])
+def test_residuals_never_come_from_a_state_that_was_changed(cell, options):
+    layer = RecurrentLayer(cell(), 3, **options).eval()
+    with pytest.raises(ValueError, match="must leave the state as it is"), torch.no_grad():
+        layer(random((2, 6)))
+
+
+def test_inference_mode_has_no_versions_to_compare():
+    with torch.inference_mode():
+        assert RecurrentLayer(LinearCell(), 3)(random((2, 6))).hidden.isfinite().all()
+
+
+class WithNumber(LinearCell):
+    hidden = 64
+
+
 class WithPart(LinearCell):
     """Its submodule bears the name of the protocol's method."""
 
@@ -27,6 +56,20 @@ class WithPart(LinearCell):
         self.hidden = torch.nn.Linear(6, 6).double()
 
 
-def test_a_submodule_named_hidden_is_not_the_output():
-    cell, x = WithPart(), random((2, 6))
+@pytest.mark.parametrize("cell", [WithPart(), WithNumber()])
+def test_a_submodule_or_number_named_hidden_is_not_the_output(cell):
+    x = random((2, 6))
     assert torch.equal(RecurrentLayer(cell, 2)(x).hidden, cell(x, cell(x, torch.zeros_like(x))))
+
+
+@pytest.mark.parametrize(
+    "x, words",
+    [
+        (torch.zeros(2, 6, dtype=torch.uint8), r"drive \(R, C, ...\), got torch.uint8 \(2, 6\)"),
+        (torch.zeros(6), r"got torch.float32 \(6,\)"),
+    ],
+)
+@pytest.mark.parametrize("training", [True, False])
+def test_drives_that_are_none_are_named(x, words, training):
+    with pytest.raises(ValueError, match=words):
+        RecurrentLayer(LinearCell(), 3).train(training)(x)

@@ -270,8 +270,14 @@ def test_E6_diagnostics_are_detached_scalars_of_this_pass():
     assert "truncated_share" not in layer.diagnostics
 
 
-def test_half_precision_model_without_autocast():
-    layer = RecurrentLayer(GALAHGRUCell(32), 3, lipschitz=True).bfloat16()
-    output = layer(torch.rand(2, 32, 7, 7, dtype=torch.bfloat16))
-    assert output.hidden.dtype == torch.bfloat16 and output.penalty.dtype == torch.float32
+@pytest.mark.parametrize("method", METHODS)
+def test_half_precision_model_without_autocast(method):
+    layer = RecurrentLayer(GALAHGRUCell(32), 3, **METHODS[method]).bfloat16()
+    x = torch.rand(2, 32, 7, 7, dtype=torch.bfloat16)
+    output = layer(x)
+    assert output.hidden.dtype == torch.bfloat16
+    assert output.penalty.dtype == (torch.float32 if layer.lipschitz else torch.bfloat16)
     (output.hidden.float().sum() + output.penalty).backward()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+    with torch.no_grad():
+        assert layer.eval()(x).hidden.dtype == torch.bfloat16

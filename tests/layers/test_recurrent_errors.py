@@ -18,6 +18,7 @@ from tests.problems import LinearCell
         ({"neumann_terms": -1}, "neumann_terms"),
         ({"growth_limit": 0.5}, "growth_limit"),
         ({"growth_limit": float("nan")}, "growth_limit"),
+        ({"growth_limit": float("inf")}, "growth_limit"),
         ({"test_tolerance": -1.0}, "test_tolerance"),
         ({"neumann_tolerance": -1.0}, "neumann_tolerance"),
         ({"solver_tolerance": -1.0}, "solver_tolerance"),

@@ -168,5 +168,10 @@ def test_names_that_are_missing_or_unknown_are_listed():
     names = dict.fromkeys(_HGRU, torch.zeros(2, 2, 1, 1))
     with pytest.raises(ValueError, match=r"u1_gate.bias of shape \(2, 2, 1, 1\), not \(2,\)"):
         cell_state_dict(HGRUCell(2, 3), names)
+    gates = {f"W{source}{gate}.weight": torch.zeros(3, 3, 5, 5) for source in "xh" for gate in "ifco"}
+    gates |= {f"Wx{gate}.bias": torch.zeros(3) for gate in "ifco"}
+    assert cell_state_dict(ConvLSTMCell(3, 5), gates)["from_drive.weight"].shape == (12, 3, 5, 5)
+    with pytest.raises(ValueError, match=r"Wxi.weight of shape \(3, 3, 5, 5\), not \(3, 3, 3, 3\)"):
+        cell_state_dict(ConvLSTMCell(3, 3), gates)
     with pytest.raises(TypeError, match="Conv2d"):
         cell_state_dict(nn.Conv2d(1, 1, 1), {})

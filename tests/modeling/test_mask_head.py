@@ -124,6 +124,27 @@ def test_stopping_per_roi_says_how_many_steps_were_used():
     assert alone.mask_steps[0] == second.mask_steps[1]
 
 
+def test_penalty_is_weighted():
+    x, found = torch.rand(3, 32, 14, 14) * 20, []
+    for weight in (1.0, 10.0):
+        torch.manual_seed(0)
+        model = head(lipschitz_weight=weight, recurrent={"coefficient": 0.0})
+        found.append(model(x, [proposals(3)])["loss_lipschitz"])
+    assert found[0] > 0
+    torch.testing.assert_close(found[1], 10 * found[0])
+
+
+def test_residuals_are_those_of_the_states():
+    torch.manual_seed(0)
+    model = head().eval()
+    x = torch.rand(5, 32, 14, 14) * torch.arange(1, 6).view(5, 1, 1, 1)
+    with torch.no_grad():
+        first, second = model(x, [detections(2), detections(3)])
+        wanted = model.recurrent(x).residual
+    assert len(wanted.unique()) == 5
+    torch.testing.assert_close(torch.cat([first.mask_residual, second.mask_residual]), wanted)
+
+
 def test_test_steps_apart_from_training_steps():
     module = head(recurrent={"steps": 2, "test_steps": 7})
     assert module.recurrent(torch.rand(1, 32, 14, 14)).steps.item() == 2

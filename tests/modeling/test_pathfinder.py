@@ -33,9 +33,9 @@ def batch(count=3, size=20, seed=0):
     ]
 
 
-def small_net(gradient="rbp", steps=4, cell=HGRUCell, weight=1.0, **options):
+def small_net(gradient="rbp", steps=4, cell=HGRUCell, weight=1.0, solver="steps", **options):
     torch.manual_seed(0)
-    layer = RecurrentLayer(cell(5, 3), steps, gradient=gradient, lipschitz=weight > 0)
+    layer = RecurrentLayer(cell(5, 3), steps, gradient=gradient, lipschitz=weight > 0, solver=solver)
     return PathfinderNet(layer=layer, channels=5, lipschitz_weight=weight, **options)
 
 
@@ -96,6 +96,36 @@ def test_penalty_is_the_same_with_and_without_supervision_of_all_steps():
     torch.testing.assert_close(*losses)
 
 
+@pytest.mark.parametrize("gamma", [0.0, 2.0])
+@pytest.mark.parametrize("every", [False, True])
+def test_loss_is_the_configured_one(gamma, every):
+    model = small_net("bptt", steps=1, supervise_all_steps=every, focal_gamma=gamma)
+    loss = model(batch())["loss_segmentation"]
+    logits = torch.stack([output["sem_seg"] for output in model.eval()(batch())])
+    target = torch.stack([record["sem_seg"] for record in batch()])
+    torch.testing.assert_close(loss, focal_loss(logits, target, gamma))
+    if gamma == 0:
+        torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits, target.long()))
+
+
+def test_residuals_are_those_of_the_states():
+    model = small_net(steps=3).eval()
+    with torch.no_grad():
+        found = torch.stack([output["residual"] for output in model(batch())])
+        wanted = model.layer(model.drive(batch())).residual
+    assert (wanted > 0).all()
+    torch.testing.assert_close(found, wanted)
+
+
+def test_supervision_of_all_steps_without_grad():
+    model = small_net("bptt", supervise_all_steps=True)
+    with torch.no_grad():
+        losses = model(batch())
+    assert losses["loss_lipschitz"] == 0
+    assert losses["loss_segmentation"] == small_net("bptt", supervise_all_steps=True)(batch())["loss_segmentation"]
+    assert model.layer.diagnostics.keys() == {"residual", "penalty", "unconverged_share"}
+
+
 def test_time_course_ends_at_what_evaluation_returns_and_keeps_grad_mode():
     model, inputs = small_net().eval(), batch()
     course = model.time_course(inputs, 4)
@@ -133,16 +163,18 @@ def test_drive_is_the_squared_filter_response_of_the_image_over_255():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_a_model_of_another_type_trains_and_predicts(dtype):
-    net = small_net().to(dtype)
-    wanted = small_net().eval()(batch())[0]["sem_seg"]
+@pytest.mark.parametrize("solver", ["steps", "anderson"])
+def test_a_model_of_another_type_trains_and_predicts(dtype, solver):
+    net = small_net(solver=solver).to(dtype)
+    wanted = small_net(solver=solver).eval()(batch())[0]["sem_seg"]
     losses = net.train()(batch())
     sum(losses.values()).backward()
     assert all(p.grad.isfinite().all() for p in net.parameters())
     logits = net.eval()(batch())[0]["sem_seg"]
     assert logits.dtype == dtype
-    # batch norm of small values leaves few digits of bfloat16
-    torch.testing.assert_close(logits.float(), wanted, rtol=0, atol=0.25 if dtype == torch.bfloat16 else 1e-4)
+    # batch norm of small values leaves few digits of bfloat16, and a search fewer
+    half = {"steps": 0.25, "anderson": 0.5}[solver]
+    torch.testing.assert_close(logits.float(), wanted, rtol=0, atol=half if dtype == torch.bfloat16 else 1e-4)
 
 
 def test_feedforward_control_trains_and_has_no_time_course():

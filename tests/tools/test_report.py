@@ -130,7 +130,7 @@ def settled(element):
     return element.rect == before
 
 
-@pytest.mark.parametrize("name, last", [("rfpn", 4), ("pathfinder", 8)])
+@pytest.mark.parametrize("name, last", [("rfpn", 4), ("pathfinder", 12)])
 def test_the_slider_changes_the_picture_in_a_browser(pages, browser, name, last):
     from selenium.webdriver.common.action_chains import ActionChains
 

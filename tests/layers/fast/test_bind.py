@@ -66,6 +66,11 @@ def _with(cell, **parts):
     return cell
 
 
+def _with_forward(cell, part):
+    part.forward = lambda *inputs: inputs[-1]
+    return cell
+
+
 def _shared(cell):
     cell.excitation.weight = cell.inhibition.weight
     return cell
@@ -104,6 +109,8 @@ CHANGES = {
     "forward pre-hook": _hooked("forward_pre_hook"),
     "backward hook": _hooked("full_backward_hook"),
     "backward pre-hook": _hooked("full_backward_pre_hook"),
+    "another forward of a part": lambda cell: _with_forward(cell, cell.norm_inhibition),
+    "another forward": lambda cell: _with_forward(cell, cell),
     "another norm": lambda cell: _with(cell, norm_inhibition=nn.GroupNorm(1, cell.channels)),
     "a setting of a norm": _loosened,
     "padding": _padded,
@@ -191,3 +198,13 @@ def test_drives_and_cells_that_are_not_served(cell, drive):
 def test_gala_under_autocast(dtype, served):
     with torch.autocast("cpu", dtype):
         assert _bound(gala(), "gala") == served
+
+
+def test_hooks_on_all_modules_are_called(monkeypatch):
+    cell = hgru()
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert not _bound(cell, "hgru")
+    finally:
+        handle.remove()
+    assert _bound(cell, "hgru")
