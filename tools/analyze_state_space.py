@@ -6,8 +6,8 @@
         --weights R-FPN=output/demo/run/model_final.pth
 
 N are the most steps of training, EXTRA_STEPS included. Hidden states are averaged over space; a PCA of each model's
-steps 1..N projects the steps 1..T. Writes state_space.png, state_space.csv (distances 1→N and N→T, tests within a model), state_space_pairs.csv (tests between models) and
-state_space.npz (projected states) into --output.
+steps 1..N projects the steps 1..T. Writes state_space.png, state_space.csv (distances 1→N and N→T, tests within a
+model), state_space_pairs.csv (tests between models) and state_space.npz (projected states) into --output.
 """
 
 import os

@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def read_logs(files: list[tuple[str, str]]) -> dict[str, dict[str, Series]]:
-    """Iterations and values by scalar, of each log by name. Raises OSError or ValueError naming the file or argument at fault."""
+    """Iterations and values by scalar, of each log by name. Raises OSError or ValueError naming what is at fault."""
     logs = {}
     for name, path in files:
         if name in logs:

@@ -159,7 +159,8 @@ def load_panoptic(name: str, split: Split, *, derive: bool) -> list:
     if not content["annotations"]:
         raise ValueError(f"{split.panoptic_json}: no annotated images")
     if left_out := unannotated(content):
-        logger.warning(f"{split.panoptic_json}: {len(left_out)} images have no annotation and are left out, one of them {left_out[0]}")
+        words = f"{len(left_out)} images have no annotation and are left out, one of them {left_out[0]}"
+        logger.warning(f"{split.panoptic_json}: {words}")
     if derive:
         _derive(split)
     instances = _load_instances(name, split, categories, {a["image_id"] for a in content["annotations"]})

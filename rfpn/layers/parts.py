@@ -18,6 +18,7 @@ def as_made(cell: nn.Module) -> bool:
     False with hooks on any part or on all modules, a ``forward`` put into an instance, exchanged or reset modules,
     parametrizations, weights shared by two parts, and for replicas of nn.DataParallel, which have no parameters.
     """
-    if _has_any_global_hook() or any("forward" in vars(m) or any(getattr(m, hooks) for hooks in _HOOKS) for m in cell.modules()):
+    changed = (vars(module).get("forward") or any(getattr(module, hooks) for hooks in _HOOKS) for module in cell.modules())
+    if _has_any_global_hook() or any(changed):
         return False
     return getattr(cell, "made_of", None) == parts_of(cell)

@@ -85,7 +85,8 @@ def test_settings_of_the_pathfinder_net(monkeypatch):
     monkeypatch.setattr("rfpn.layers.hgru.gate_bias_start", lambda c, n, start: steps.append((n, start)) or torch.zeros(c))
     values = {**CELL, "FORM": "printed", "STEPS": 7, "LIPSCHITZ.WEIGHT": 4.0, "GRADIENT": "bptt"}
     pathfinder = {"CHANNELS": 5, "FOCAL_GAMMA": 1.5, "SUPERVISE_ALL_STEPS": True}
-    net = PathfinderNet(configured({**below(values), **{f"MODEL.PATHFINDER.{key}": value for key, value in pathfinder.items()}}))
+    given = {f"MODEL.PATHFINDER.{key}": value for key, value in pathfinder.items()}
+    net = PathfinderNet(configured(below(values) | given))
     cell = net.layer.cell
     assert steps == [(13, "chronos")] and cell.form == "printed" and cell.channels == 5 and type(cell) is HGRUCell
     assert cell.inhibition.kernel_size == (5, 5) and (cell.norm_inhibition.weight == 0.5).all() and net.layer.steps == 7
