@@ -90,3 +90,10 @@ def test_layers_work_without_detectron2():
 def test_importing_the_package_loads_nothing_heavy():
     code = "import sys, rfpn; sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'detectron2')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_importing_the_layers_does_not_load_the_compiler():
+    """Which takes as long as PyTorch itself."""
+    loaded = "'torch._dynamo' in sys.modules"
+    code = f"import sys, torch; before = {loaded}; import rfpn.layers; sys.exit({loaded} and not before)"
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT).returncode == 0

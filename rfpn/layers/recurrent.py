@@ -224,7 +224,8 @@ class RecurrentLayer(nn.Module):
             return self._record_penalised(form, x, state, steps)
         return self._record_steps(form, x, state, steps, False)
 
-    @torch.compiler.disable  # compiled functions have no second derivatives
+    # compiled functions have no second derivatives; torch.compiler.disable would take two seconds more at import
+    @torch._disable_dynamo
     def _record_penalised(self, *arguments) -> tuple[Tensor, Tensor, Tensor]:
         return self._record_steps(*arguments, True)
 
