@@ -45,7 +45,10 @@ def add_logs(parser: argparse.ArgumentParser) -> None:
 
 def read_json(path: str):
     """What a JSON file holds. Raises OSError or ValueError naming it."""
-    return _parsed(path, Path(path).read_text(encoding="utf-8"))
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: no JSON ({error})") from None
 
 
 def read_log(path: str) -> dict[str, Series]:
@@ -90,10 +93,3 @@ def _whole(word: str, least: int) -> int:
     if not word.isdecimal() or int(word) < least:
         raise argparse.ArgumentTypeError(f"{word!r} is not a whole number of at least {least}")
     return int(word)
-
-
-def _parsed(place: str, text: str):
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{place}: no JSON ({error})") from None

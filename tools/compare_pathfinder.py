@@ -42,8 +42,14 @@ def find_dashes(image: np.ndarray) -> np.ndarray:
 
 
 def split_target(image: np.ndarray, target: np.ndarray):
-    """The marker's centre (2,), the target's visible dashes from the marker on (L - 1, 5), all others (D, 5)."""
+    """The marker's centre (2,), the target's visible dashes from the marker on (L - 1, 5), all others (D, 5).
+
+    Raises:
+        ValueError: there is no marker, or there are too few dashes to measure anything.
+    """
     core = ndimage.binary_erosion(target > 0, np.ones((5, 5)))
+    if not core.any():
+        raise ValueError("its target has no marker, a disc of radius 5")
     marker = np.array(ndimage.center_of_mass(core))[::-1]
     dashes = find_dashes(image)
     dashes = dashes[np.argsort(np.hypot(*(dashes[:, :2] - marker).T))][1:]
@@ -54,7 +60,10 @@ def split_target(image: np.ndarray, target: np.ndarray):
         nearest = int(np.argmin([np.hypot(*(dash[:2] - here)) for dash in rest]))
         chain.append(rest.pop(nearest))
         here = chain[-1][:2]
-    return marker, np.array(chain).reshape(-1, 5), dashes[~mine]
+    others = dashes[~mine]
+    if len(chain) < 2 or not len(others):
+        raise ValueError(f"{len(chain)} dashes on the target and {len(others)} beside it are too few")
+    return marker, np.array(chain), others
 
 
 def link_contours(dashes: np.ndarray) -> list:
@@ -144,9 +153,14 @@ def measure(image: np.ndarray, target: np.ndarray, length: int) -> dict:
     }
 
 
-def measure_all(images, targets, length: int) -> dict:
-    """Statistics of a set: one array of numbers for each name."""
-    rows = [measure(image, target, length) for image, target in zip(images, targets)]
+def measure_all(images, targets, length: int, origin: str = "generated") -> dict:
+    """Statistics of a set: one array of numbers for each name. Raises ValueError naming a sample that has none."""
+    rows = []
+    for index, (image, target) in enumerate(zip(images, targets)):
+        try:
+            rows.append(measure(image, target, length))
+        except ValueError as error:
+            raise ValueError(f"{origin}: image_{length}[{index}]: {error}") from None
     return {name: np.concatenate([np.asarray(row[name], float) for row in rows]) for name in rows[0]}
 
 
@@ -168,11 +182,14 @@ def main(argv=None) -> None:
     args = parser.parse_args(argv)
     with usage_errors(parser):
         reference = read_reference(args.reference, args.lengths, args.num)
+        measured = {}
+        for length in args.lengths:
+            pictures = reference[f"image_{length}"], reference[f"target_{length}"]
+            measured[length] = measure_all(*pictures, length, f"--reference {args.reference}")
     rows = []
     for length in args.lengths:
         samples = [generate_sample(length, args.seed, index)[:2] for index in range(args.num)]
-        images, targets = reference[f"image_{length}"], reference[f"target_{length}"]
-        theirs, ours = measure_all(images, targets, length), measure_all(*zip(*samples), length)
+        images, theirs, ours = reference[f"image_{length}"], measured[length], measure_all(*zip(*samples), length)
         print(f"\nlength {length}: {len(images)} reference | {len(samples)} generated; mean, 5th, 95th percentile")
         for name in theirs:
             cells = ((v.mean(), *np.percentile(v, (5, 95))) for v in (theirs[name], ours[name]))
@@ -198,11 +215,9 @@ def read_reference(path: str, lengths: list[int], num: int) -> dict[str, np.ndar
             wanted = f"uint8 (N, {WINDOW}, {WINDOW}), N at least 1"
             raise ValueError(f"--reference {path}: {name} must be {wanted}; it is {found.dtype} {found.shape}")
     for length in lengths:
-        image, target = arrays[f"image_{length}"], arrays[f"target_{length}"]
-        if len(image) != len(target):
-            raise ValueError(f"--reference {path}: {len(image)} in image_{length}, {len(target)} in target_{length}")
-        for index in range(len(target)):
-            _check_sample(image[index], target[index], f"--reference {path}: image_{length}[{index}]")
+        images, targets = (len(arrays[f"{kind}_{length}"]) for kind in ("image", "target"))
+        if images != targets:
+            raise ValueError(f"--reference {path}: {images} in image_{length}, {targets} in target_{length}")
     return {name: arrays[name] for name in names}
 
 
@@ -216,15 +231,6 @@ def _read_folders(path: str, lengths: list[int], num: int) -> dict[str, np.ndarr
                 raise ValueError(f"--reference {path}: pictures of length {length} differ in size")
             arrays[f"{kind}_{length}"] = np.stack(pictures)
     return arrays
-
-
-def _check_sample(image: np.ndarray, target: np.ndarray, name: str) -> None:
-    """Raise ValueError unless there are a marker, dashes on the target and others beside it."""
-    if not ndimage.binary_erosion(target > 0, np.ones((5, 5))).any():
-        raise ValueError(f"{name}: its target has no marker, a disc of radius 5")
-    _, chain, others = split_target(image, target)
-    if len(chain) < 2 or not len(others):
-        raise ValueError(f"{name}: {len(chain)} dashes on the target and {len(others)} beside it are too few")
 
 
 if __name__ == "__main__":

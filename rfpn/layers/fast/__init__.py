@@ -23,7 +23,7 @@ _MOST_PIXELS = 256
 _MOST_ELEMENTS = 2**31 - 1
 # programs along the second and third axis of a launch
 _MOST_PROGRAMS = 65_535
-# frequencies that a program serves at least, in float32 and in bfloat16
+# frequencies that a program serves at least, in float32 and in bfloat16: by the tiles of spectral_triton
 _FREQUENCIES = {False: 16, True: 2}
 
 

@@ -152,6 +152,13 @@ def test_drives_beyond_what_kernels_count_run_plain(name):
     assert not _bound(CELLS[kind](), kind, torch.zeros(1).expand(shape))
 
 
+def test_frequencies_of_a_program_are_those_of_the_kernels():
+    pytest.importorskip("triton")
+    from rfpn.layers.fast.spectral_triton import HALF_TILE, TILE
+
+    assert fast_package._FREQUENCIES == {False: TILE[2], True: HALF_TILE[3] // HALF_TILE[2]}
+
+
 def test_under_autocast_fewer_frequencies_fit():
     drive = torch.zeros(1).expand(1, 4, 400, 400)
     assert _bound(hgru(), "hgru", drive)
@@ -200,7 +207,7 @@ def test_gala_under_autocast(dtype, served):
         assert _bound(gala(), "gala") == served
 
 
-def test_hooks_on_all_modules_are_called(monkeypatch):
+def test_hooks_on_all_modules_are_called():
     cell = hgru()
     handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
     try:
