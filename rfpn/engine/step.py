@@ -22,7 +22,7 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 class TrainStep(SimpleTrainer):
     """Detectron2's step plus autocast in either half precision, accumulation and an agreed answer to NaN.
 
-    A step whose loss or gradient is not finite on any process never reaches the weights. All processes skip it
+    A step whose loss or gradient is not finite on any process never reaches weights or buffers. All processes skip it
     together, or, once ``skip_nonfinite`` were skipped, end together with the names of the losses.
 
     The loader is first asked at the first step, so that it can still be sent to the position of a checkpoint.
@@ -73,13 +73,12 @@ class TrainStep(SimpleTrainer):
         self.optimizer.zero_grad()
         data_time = 0.0
         totals: dict[str, Tensor] = {}
+        buffers = self._kept_buffers()
         for index in range(self.accumulate):
             start = time.perf_counter()
             data = next(self._batches)
             data_time += time.perf_counter() - start
-            if self.seed is not None:
-                self._seed(index)
-            with self._synchronise(index == self.accumulate - 1):
+            with self._seeded(index), self._synchronise(index == self.accumulate - 1):
                 losses = self._losses(data)
                 self.scaler.scale(sum(losses.values())).backward()
             for key, value in losses.items():
@@ -89,17 +88,33 @@ class TrainStep(SimpleTrainer):
         bad = self._not_finite(values)
         if bad:
             self._refuse(bad)
+            for buffer, value in buffers:
+                buffer.copy_(value)
         else:
             _write_metrics(values)
             self.scaler.step(self.optimizer)
         self.scaler.update()
 
-    def _seed(self, index: int) -> None:
+    def _kept_buffers(self) -> list[tuple[Tensor, Tensor]]:
+        """Buffers and their values where the step may be skipped: a bad batch reaches running statistics in its forward pass."""
+        return [(buffer, buffer.clone()) for buffer in self.model.buffers()] if self.skipped < self.skip_nonfinite else []
+
+    @contextlib.contextmanager
+    def _seeded(self, index: int):
         """Seed what is random in batch ``index`` of this step, in each process its own."""
+        if self.seed is None:
+            yield
+            return
         seed_everything(self.seed, self.iter, index, comm.get_rank())
         # but for numbers of steps, so that no process waits for another
-        for layer in self._recurrent:
-            layer.steps_seed = seed_of(self.seed, self.iter, index)
+        try:
+            for layer in self._recurrent:
+                layer.steps_seed = seed_of(self.seed, self.iter, index)
+            yield
+        finally:
+            # whoever uses the layers afterwards is to draw anew each time
+            for layer in self._recurrent:
+                layer.steps_seed = None
 
     def state_dict(self):
         """Optimizer, loss scale and count of skipped steps."""

@@ -28,6 +28,8 @@ class FixedPoint(NamedTuple):
 def sample_norm(tensor: Tensor) -> Tensor:
     """Euclidean norm of every sample: (R, ...) -> (R,), in float32 or wider."""
     wide = torch.promote_types(tensor.dtype, torch.float32)
+    if tensor.dim() == 1:
+        return tensor.abs().to(wide)
     # no flattening: that would copy states whose channels come last in memory
     return torch.linalg.vector_norm(tensor, dim=tuple(range(1, tensor.dim())), dtype=wide)
 

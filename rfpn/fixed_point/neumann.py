@@ -72,7 +72,6 @@ def neumann_series(
     truncated = torch.zeros_like(summing)
     length = torch.zeros_like(summing, dtype=torch.int64)
     for _ in range(terms):
-        # a sample that was cut goes on with zeros
         total, term, norm = add(total, transpose(term.to(cotangent.dtype)).to(dtype), limit)
         bounded = norm <= limit
         truncated |= summing & ~bounded
@@ -82,6 +81,6 @@ def neumann_series(
             summing = summing & (norm > tolerance * scale)
             if not summing.any():
                 break
-            # no norm is below 0: nothing more for these samples
-            limit = torch.where(summing, limit, -1.0)
+        # no norm is below 0: nothing more for these samples, though others may act on them
+        limit = torch.where(summing, limit, -1.0)
     return NeumannSum(total, length, truncated)

@@ -18,7 +18,7 @@ def check_setting(name: str, value, rule: Range | tuple) -> None:
     """Raise ValueError naming a setting whose value breaks its rule: a :class:`Range`, or the values to choose from."""
     if not isinstance(rule, Range):
         if value not in rule:
-            raise ValueError(f"{name} must be one of {', '.join(rule)}, got {value!r}")
+            raise ValueError(f"{name} must be one of {', '.join(map(str, rule))}, got {value!r}")
     elif isinstance(value, bool) or not isinstance(value, Integral if rule.whole else Real):
         raise ValueError(f"{name} must be a {'whole ' if rule.whole else ''}number, got {value!r}")
     elif rule.below and not rule.least <= value < rule.most:

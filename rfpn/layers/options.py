@@ -27,9 +27,11 @@ RULES = {
     "neumann_tolerance": Range(0, math.inf),
     # times a norm it must stay finite
     "growth_limit": Range(1, 1e6),
+    "lipschitz": (False, True),
     "coefficient": Range(0, 1, below=True),
     "reduction": REDUCTIONS,
     "probe": PROBES,
+    "two_sided": (False, True),
     "fast": FAST,
 }
 
@@ -47,6 +49,6 @@ def check_options(options: dict, spell: Callable[[str], str] = "RecurrentLayer {
         check_setting(spell(name), options[name], rule)
     for name, usual in (("solver", "steps"), ("adjoint", "neumann")):
         if options["gradient"] != "rbp" and options[name] != usual:
-            raise ValueError(f"{spell(name)}={options[name]!r} needs gradient='rbp', got {options['gradient']!r}")
+            raise ValueError(f"{spell(name)} {options[name]!r} needs {spell('gradient')} 'rbp', got {options['gradient']!r}")
     if options["extra_steps"] and options["solver"] != "steps":
-        raise ValueError(f"{spell('extra_steps')}={options['extra_steps']} needs solver='steps', got {options['solver']!r}")
+        raise ValueError(f"{spell('extra_steps')} {options['extra_steps']} needs {spell('solver')} 'steps', got {options['solver']!r}")

@@ -7,9 +7,9 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def parts_of(cell: nn.Module) -> tuple:
-    """Names, types and settings of a cell's modules, and names of its parameters."""
+    """Names, types and settings of a cell's modules, and names and shapes of its parameters."""
     modules = tuple((name, type(module), module.extra_repr()) for name, module in cell.named_modules())
-    return modules, tuple(sorted(name for name, _ in cell.named_parameters()))
+    return modules, tuple(sorted((name, tuple(p.shape)) for name, p in cell.named_parameters()))
 
 
 def as_made(cell: nn.Module) -> bool:

@@ -5,6 +5,7 @@ from typing import Iterator, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from rfpn.fixed_point import (
     FixedPoint,
@@ -289,8 +290,10 @@ class RecurrentLayer(nn.Module):
 
 @contextmanager
 def _no_graph(x: Tensor):
-    """No gradients within; afterwards, weights that autocast copied meanwhile must not serve recorded steps."""
+    """No gradients within; afterwards, weights that were kept meanwhile, without a graph, must not serve recorded steps."""
     with torch.no_grad():
         yield
+    # of parametrize.cached(); there is no public way to ask for them anew
+    parametrize._cache.clear()
     if torch.is_autocast_enabled(x.device.type):
         torch.clear_autocast_cache()

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rfpn.layers import GALAHGRUCell, RecurrentLayer
-from rfpn.modeling.recurrent import recurrent_options
+from rfpn.modeling.recurrent import check_penalised, recurrent_options
 
 
 @ROI_MASK_HEAD_REGISTRY.register()
@@ -46,12 +46,16 @@ class HGRUMaskHead(BaseMaskRCNNHead):
             lipschitz_weight: of the penalty in the loss.
             recurrent: keyword arguments of RecurrentLayer.
             kwargs: of BaseMaskRCNNHead (loss_weight, vis_period).
+
+        Raises:
+            ValueError: a penalty's weight without a penalty.
         """
         super().__init__(**kwargs)
         self.lipschitz_weight = lipschitz_weight
         start = {"gate_bias": gate_bias, "gate_steps": gate_steps, "norm_start": norm_start}
         cell = GALAHGRUCell(input_channels, kernel_size, groups=norm_groups, **start)
         self.recurrent = RecurrentLayer(cell, **recurrent)
+        check_penalised("HGRUMaskHead", lipschitz_weight, self.recurrent)
         self.norm = _readout_norm(norm, input_channels)
         self.deconv = nn.ConvTranspose2d(input_channels, deconv_channels, 2, stride=2)
         self.predictor = nn.Conv2d(deconv_channels, num_classes, 1)
@@ -69,6 +73,9 @@ class HGRUMaskHead(BaseMaskRCNNHead):
             raise ValueError(
                 f"MODEL.RECURRENT.NORM_GROUPS must divide the {channels} channels of the mask head, got {node.NORM_GROUPS}"
             )
+        # GALA's gate halves the channels, and takes a quarter of them
+        if channels % 4:
+            raise ValueError(f"MODEL.FPN.OUT_CHANNELS must be divisible by 4 for the hGRU mask head, got {channels}")
         if node.KERNEL_SIZE < 0 or node.KERNEL_SIZE and node.KERNEL_SIZE % 2 == 0:
             raise ValueError(f"MODEL.RECURRENT.KERNEL_SIZE must be odd, or 0 for 3, got {node.KERNEL_SIZE}")
         if head.CONV_DIM < 1:

@@ -14,7 +14,7 @@ from rfpn.layers.checks import Range, check_setting
 from rfpn.layers.filters import pathfinder_filter_bank
 from rfpn.modeling.feedforward import FeedforwardLayers
 from rfpn.modeling.losses import focal_loss
-from rfpn.modeling.recurrent import recurrent_options
+from rfpn.modeling.recurrent import check_penalised, recurrent_options
 
 CELLS = ("hgru", "conv_lstm")
 LAYERS = ("recurrent", "feedforward")
@@ -59,8 +59,7 @@ class PathfinderNet(nn.Module):
         recurrent = isinstance(layer, RecurrentLayer)
         if supervise_all_steps and not (recurrent and layer.gradient == "bptt" and not layer.extra_steps):
             raise ValueError("PathfinderNet supervise_all_steps needs a recurrent layer with gradient 'bptt', no extra_steps")
-        if lipschitz_weight > 0 and not (recurrent and layer.lipschitz):
-            raise ValueError("PathfinderNet lipschitz_weight needs a recurrent layer with lipschitz=True")
+        check_penalised("PathfinderNet", lipschitz_weight, layer)
         self.filters = nn.Conv2d(1, channels, bank.shape[-1], padding=bank.shape[-1] // 2, bias=drive_bias)
         self.filters.weight.data.copy_(bank[torch.linspace(0, len(bank) - 1, channels).round().long()])
         self.layer = layer

@@ -3,7 +3,9 @@
 import sys
 
 from detectron2.config import CfgNode
+from torch import nn
 
+from rfpn.layers import RecurrentLayer
 from rfpn.layers.checks import Range, check_setting
 from rfpn.layers.gates import GATE_BIAS_STARTS
 from rfpn.layers.hgru import FORMS
@@ -53,6 +55,12 @@ def recurrent_options(cfg: CfgNode) -> dict:
     }
     check_options(options, lambda name: _spell(_KEYS.get(name, name.upper())))
     return options
+
+
+def check_penalised(model: str, weight: float, layer: nn.Module) -> None:
+    """Raise ValueError where a model weighs a penalty that its layer does not compute. model: its name, for the error."""
+    if weight > 0 and not (isinstance(layer, RecurrentLayer) and layer.lipschitz):
+        raise ValueError(f"{model} lipschitz_weight needs a recurrent layer with lipschitz=True")
 
 
 def _spell(key: str) -> str:

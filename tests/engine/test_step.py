@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 from rfpn.engine.step import TrainStep
+from rfpn.layers import RecurrentLayer
+from tests.problems import LinearCell, random
 
 
 class Quadratic(nn.Module):
@@ -51,6 +53,29 @@ def test_bad_batches_can_be_skipped_and_are_counted():
     assert step.skipped == 1
     torch.testing.assert_close(after, train(trainer([good, good]), 2))
     assert step.state_dict()["skipped"] == 1
+
+
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(2)
+
+    def forward(self, data):
+        return {"loss_task": self.norm(data).square().sum()}
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_skipped_step_leaves_running_statistics_too(batches):
+    def statistics(data, **options):
+        model = Normed()
+        step = TrainStep(model, data, torch.optim.SGD(model.parameters(), lr=0.1), accumulate=batches, **options)
+        step.train(0, len(data) // batches)
+        return model.state_dict()
+
+    good, bad = [torch.rand(4, 2) for _ in range(2 * batches)], [torch.full((4, 2), float("inf"))] * batches
+    spoilt = statistics(good[:batches] + bad + good[batches:], skip_nonfinite=1)
+    for name, value in statistics(good).items():
+        torch.testing.assert_close(spoilt[name], value)
 
 
 def test_a_gradient_that_is_not_finite_is_a_bad_step_too():
@@ -126,6 +151,20 @@ def test_what_is_random_in_the_model_follows_from_seed_and_iteration():
     assert len(set(whole)) == 8
     torch.rand(3)
     assert drawn(5, 2) == whole[4:] and drawn(6, 0) != whole
+
+
+def test_layers_draw_their_own_steps_after_training():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = RecurrentLayer(LinearCell(), 1, extra_steps=50)
+
+        def forward(self, data):
+            return {"loss_task": self.layer(data).hidden.sum()}
+
+    model = Recurrent().double()
+    TrainStep(model, [random((2, 6))], torch.optim.SGD(model.parameters(), lr=0.1), seed=3).train(0, 1)
+    assert len({int(model.layer(random((2, 6))).steps[0]) for _ in range(20)}) > 5
 
 
 def test_autocast_reaches_the_model():

@@ -87,13 +87,20 @@ def test_samples_that_act_on_each_other_are_solved_as_one():
     assert linear_solve(lambda v: v, g[:0], 12, joint=True).total.shape == (0, 3)
 
 
+@pytest.mark.parametrize("growth_limit", [1.0, 2.0, 8.0])
 @pytest.mark.parametrize("distance", [0.0, 1e-12, 1e-4])
-def test_nearly_singular_system_stays_bounded(distance):
+def test_nearly_singular_system_stays_bounded(distance, growth_limit):
     jacobian = torch.diag(torch.tensor([1 - distance, 0.5, 0.1], dtype=torch.float64))
     g = random((2, 3))
-    solution = linear_solve(transpose_of(jacobian), g, 15, growth_limit=2.0)
+    solution = linear_solve(transpose_of(jacobian), g, 15, growth_limit=growth_limit)
     assert solution.truncated.all()
-    assert (solution.total.norm(dim=1) <= 100 * g.norm(dim=1) * (1 + 1e-9)).all() and (solution.total != 0).any(dim=1).all()
+    assert (solution.total.norm(dim=1) <= 50 * growth_limit * g.norm(dim=1) * (1 + 1e-9)).all() and (solution.total != 0).any(dim=1).all()
+
+
+def test_growth_limit_sets_the_bound():
+    jacobian, g = torch.tensor([[0.99]], dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
+    totals = [float(linear_solve(transpose_of(jacobian), g, 5, growth_limit=limit).total) for limit in (1.0, 4.0)]
+    assert totals == [1.0, pytest.approx(100.0)]
 
 
 def test_identity_jacobian_gives_the_cotangent():

@@ -62,6 +62,22 @@ def test_E4_first_stop_wins():
     torch.testing.assert_close(series.total[1], exact(jacobian, g)[1])
 
 
+@pytest.mark.parametrize("tolerance", [0.0, 1e-30])
+def test_E4_a_sample_that_was_cut_gets_nothing_from_others(tolerance):
+    # two samples of one number: the first outgrows the limit at once, and the second goes on feeding it
+    jacobian = torch.tensor([[1.2, 0.9], [0.0, 0.9]], dtype=torch.float64)
+    series = neumann_series(lambda v: jacobian @ v, torch.ones(2, 1, dtype=torch.float64), 12, tolerance=tolerance)
+    assert series.truncated.tolist() == [True, False] and series.length.tolist() == [0, 12]
+    torch.testing.assert_close(series.total[:, 0], torch.tensor([1.0, (1 - 0.9**13) / 0.1], dtype=torch.float64))
+
+
+def test_E6_samples_may_be_single_numbers():
+    gains, g = torch.tensor([0.5, 3.0], dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    series = neumann_series(lambda v: gains * v, g, 60)
+    assert series.truncated.tolist() == [False, True]
+    torch.testing.assert_close(series.total, torch.tensor([2.0, 1.0], dtype=torch.float64))
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_term_that_is_not_finite_ends_its_sample_only(bad):
     jacobian, g = LinearCell().weight.detach(), random((3, 6))

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations, parametrize
 
 from rfpn.layers import ConvLSTMCell, GALAHGRUCell, HGRUCell, RecurrentLayer
 from tests.layers.test_recurrent import METHODS
@@ -108,3 +109,16 @@ def test_C11_weights_seen_without_graph_first():
     with torch.autocast("cpu", torch.bfloat16):
         out = model(x)
     assert_close(gradients(out.float().sum(), model), wanted, 0.05)
+
+
+@pytest.mark.parametrize("options", [{}, {"lipschitz": True}, {"gradient": "tbptt", "window": 1}, {"gradient": "bptt"}])
+def test_C11_parametrized_weights_seen_without_graph_first(options):
+    torch.manual_seed(0)
+    cell = ConvCell()
+    parametrizations.weight_norm(cell.conv)
+    layer, x = RecurrentLayer(cell, 3, **options), torch.rand(2, 4, 5, 5)
+    wanted = gradients(layer(x).hidden.sum(), layer)
+    # keeps weights that were computed from others, also those that were computed without graph
+    with parametrize.cached():
+        out = layer(x)
+    assert_close(gradients(out.hidden.sum(), layer), wanted, 1e-6)

@@ -25,11 +25,13 @@ from tests.problems import LinearCell
         ({"coefficient": 1.0}, r"\[0, 1\), got 1.0"),
         ({"reduction": "max"}, "mean_square, sum_square, norm"),
         ({"gradient": "c-rbp"}, "bptt, tbptt, rbp"),
+        ({"lipschitz": "off"}, "lipschitz must be one of False, True, got 'off'"),
+        ({"two_sided": 2}, "two_sided must be one of False, True, got 2"),
         ({"solver": "broyden"}, "steps, anderson"),
         ({"adjoint": "exact"}, "neumann, solve"),
-        ({"solver": "anderson", "gradient": "bptt"}, "solver='anderson' needs gradient='rbp'"),
-        ({"adjoint": "solve", "gradient": "tbptt"}, "adjoint='solve' needs gradient='rbp'"),
-        ({"solver": "anderson", "extra_steps": 2}, "extra_steps=2 needs solver='steps'"),
+        ({"solver": "anderson", "gradient": "bptt"}, "solver 'anderson' needs RecurrentLayer gradient 'rbp', got 'bptt'"),
+        ({"adjoint": "solve", "gradient": "tbptt"}, "adjoint 'solve' needs RecurrentLayer gradient 'rbp', got 'tbptt'"),
+        ({"solver": "anderson", "extra_steps": 2}, "extra_steps 2 needs RecurrentLayer solver 'steps', got 'anderson'"),
     ],
 )
 def test_bad_settings_are_named(options, named):

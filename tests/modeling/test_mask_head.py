@@ -124,6 +124,17 @@ def test_stopping_per_roi_says_how_many_steps_were_used():
     assert alone.mask_steps[0] == second.mask_steps[1]
 
 
+def test_a_weight_without_a_penalty_is_named():
+    with pytest.raises(ValueError, match="HGRUMaskHead lipschitz_weight needs a recurrent layer with lipschitz=True"):
+        head(recurrent={"lipschitz": False})
+
+
+def test_channels_that_the_gate_cannot_take_are_named():
+    cfg = load_cfg(str(CONFIGS / "rfpn_R_50_1x.yaml"), ["MODEL.RECURRENT.NORM_GROUPS", "2"])
+    with pytest.raises(ValueError, match="MODEL.FPN.OUT_CHANNELS must be divisible by 4 for the hGRU mask head, got 6"):
+        HGRUMaskHead.from_config(cfg, ShapeSpec(channels=6, height=14, width=14))
+
+
 def test_penalty_is_weighted():
     x, found = torch.rand(3, 32, 14, 14) * 20, []
     for weight in (1.0, 10.0):

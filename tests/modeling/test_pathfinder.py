@@ -155,6 +155,13 @@ def test_starts_with_the_prior_of_rare_targets():
     assert share.mean() < 0.1
 
 
+def test_C9_autocast_leaves_the_drive_alone():
+    model, inputs = small_net(), batch(1)
+    with torch.autocast("cpu", torch.bfloat16):
+        drive = model.drive(inputs)
+    assert torch.equal(drive, model.drive(inputs))
+
+
 def test_drive_is_the_squared_filter_response_of_the_image_over_255():
     model = small_net()
     inputs = batch(1)

@@ -17,6 +17,8 @@ from rfpn.layers.parts import as_made
 FAST = ("auto", "off")
 # below this edge, direct convolutions win over the frequency domain
 _SMALLEST_SPECTRAL_KERNEL = 7
+# gates' kernels of the hGRU hold a square of them: 96 KiB for 128
+_MOST_SPECTRAL_CHANNELS = 64
 # of a RoI: kernels with a group norm hold all of them
 _MOST_PIXELS = 256
 # kernels count elements in 32 bits
@@ -70,7 +72,9 @@ def bind(cell: nn.Module, x: Tensor):
 
 
 def _bind_hgru(cell: nn.Module, x: Tensor):
-    if x.dtype != torch.float32 or cell.inhibition.kernel_size[0] < _SMALLEST_SPECTRAL_KERNEL:
+    if x.dtype != torch.float32 or cell.channels > _MOST_SPECTRAL_CHANNELS:
+        return None
+    if cell.inhibition.kernel_size[0] < _SMALLEST_SPECTRAL_KERNEL:
         return None
     from rfpn.layers.fast.hgru import FastHGRU
     from rfpn.layers.fast.spectral import canvas_shape

@@ -134,7 +134,7 @@ def bucket(rois: int) -> int | None:
 
 def placement(cell: nn.Module) -> tuple:
     """Where a cell's parameters and buffers lie: values may change under a graph, their places may not."""
-    return tuple((t.data_ptr(), t.dtype, t.device, t.stride()) for t in (*cell.parameters(), *cell.buffers()))
+    return tuple((t.data_ptr(), t.dtype, t.device, t.shape, t.stride()) for t in (*cell.parameters(), *cell.buffers()))
 
 
 def _key(x: Tensor, steps: int) -> tuple:

@@ -115,6 +115,7 @@ CHANGES = {
     "a setting of a norm": _loosened,
     "padding": _padded,
     "a bias": lambda cell: _with(cell, inhibition=nn.Conv2d(cell.channels, cell.channels, 3, padding=1)),
+    "a scale for all channels": lambda cell: _with(cell, alpha=nn.Parameter(torch.full((1, 1, 1), 0.1))),
     "shared kernels": _shared,
     "shared gates": lambda cell: _with(cell, gate_excitation=cell.inhibition),
     "weight norm": lambda cell: _with(cell, excitation=parametrizations.weight_norm(cell.excitation)),
@@ -183,6 +184,7 @@ class _Variant(HGRUCell):
     [
         (_Variant(4, 7), torch.rand(2, 4, 8, 8)),
         (hgru(kernel_size=5), torch.rand(2, 4, 8, 8)),
+        (HGRUCell(65, 7), torch.rand(2, 65, 8, 8)),
         (hgru(), torch.rand(0, 4, 8, 8)),
         (hgru(), torch.rand(4, 8, 8)),
         (hgru(), torch.rand(2, 3, 8, 8)),
