@@ -196,7 +196,7 @@ class _Variant(HGRUCell):
         (gala(32), torch.rand(2, 32, 5, 5)),
         (gala(), torch.rand(2, 64, 5, 5).half()),
     ],
-    ids=["subclass", "small kernel", "no samples", "no batch", "channels", "half drive", "device", "gala channels",
+    ids=["subclass", "small kernel", "wide", "no samples", "no batch", "channels", "half drive", "device", "gala channels",
          "many pixels", "no power of two", "narrow gate", "gala half drive"],
 )  # fmt: skip
 def test_drives_and_cells_that_are_not_served(cell, drive):
