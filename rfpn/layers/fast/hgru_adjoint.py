@@ -33,7 +33,7 @@ def step_gradient(
     """
     stages, w, lags = bound.adjoint_stages, bound.weights, bound.lags
     entries, count = len(step.s), h.numel() // h.shape[1]
-    tangent = _Tangent(bound, step, x, h, direction) if direction is not None else _NO_TANGENT
+    tangent = _Tangent(bound, step, x, h, direction) if direction is not None else _NoTangent
     canvas = step.s.new_zeros((2 * entries if direction is not None else entries, *step.s.shape[1:]))
     update = stages.update_gradient(
         step.z2, tangent.z2, step.m2, tangent.m2, step.s, tangent.s, h, direction, cotangent, vector, w
@@ -77,7 +77,7 @@ class _Tangent:
         self.transformed = (first, second)
 
 
-class _NO_TANGENT:
+class _NoTangent:
     s = z1 = z2 = m1 = m2 = None
     transformed = (None, None)
 
