@@ -5,7 +5,8 @@
     python datasets/prepare_coco_panoptic.py --root datasets/dsb2018_panoptic --splits train val
 
 Every picture of a split is decoded: photograph, panoptic PNG, label map. Each missing, unreadable or inconsistent
-file is named, and the exit status is then 1. Run it again at any time: correct files are kept.
+file is named, and the exit status is then 1. Run it again at any time: correct files are kept, and what the program
+made is renewed where it is out of date.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import sys
 
 from tqdm import tqdm
 
-from rfpn.data.annotations import read_instances_json, read_panoptic_json
+from rfpn.data.annotations import read_panoptic_json
 from rfpn.data.files import datasets_root
 from rfpn.data.programs import one_line_errors
 from rfpn.data.semantic import prepare_split, split_of_folder
@@ -47,8 +48,6 @@ def prepare(split: str, args: argparse.Namespace) -> list:
             check_images=not args.skip_images,
             progress=lambda results: tqdm(results, total=count, desc=split),
         )
-        if os.path.exists(paths.instances_json):
-            read_instances_json(paths.instances_json)
     except (OSError, ValueError) as error:
         return [str(error)]
     print(f"{split}: {count} pictures, {written} label maps made in {paths.sem_seg_root}, {len(problems)} problems")

@@ -20,7 +20,7 @@ from rfpn.analysis.contour_growth import (
     joining_counts,
     joining_steps,
 )
-from rfpn.analysis.unrolling import is_pathfinder, trained_steps
+from rfpn.analysis.unrolling import first_batches, is_pathfinder, trained_steps
 from rfpn.data.build import build_test_loader
 from rfpn.data.programs import one_line_errors
 
@@ -43,25 +43,32 @@ def main(args) -> None:
         folder = open_output(args, configs, "contour")
         joined, rows = {}, []
         for name, _, model in load_models(configs):
-            # the whole batch, for its norms
-            batch = next(iter(loaders[name]))
-            growth = contour_growth(model, batch, steps)[:, : args.images]
-            inputs, joined[name] = batch[: args.images], joining_steps(growth)
+            inputs, growth = first_images(model, loaders[name], args.images, steps)
+            joined[name] = joining_steps(growth)
             for image, (record, of_image) in enumerate(zip(inputs, joined[name])):
                 counts = joining_counts(of_image, record["sem_seg"].numpy(), steps)
                 rows += [{"model": name, "image": image, **count} for count in counts]
             drawn = np.unique(np.linspace(1, steps, min(steps, _COLUMNS)).round().astype(int)).tolist()
             draw_contour_growth(os.path.join(folder, f"growth_{name}.png"), inputs, growth, drawn)
-    write_table(os.path.join(folder, "contour.csv"), rows)
-    draw_joining_steps(os.path.join(folder, "contour.png"), inputs, joined, steps)
-    print(f"written to {folder}")
+        write_table(os.path.join(folder, "contour.csv"), rows)
+        draw_joining_steps(os.path.join(folder, "contour.png"), inputs, joined, steps)
+        print(f"written to {folder}")
+
+
+def first_images(model, loader, images: int, steps: int) -> tuple[list[dict], np.ndarray]:
+    """Inputs of the first N images and the target's probabilities after each step (T, N, H, W); fewer in a smaller set."""
+    inputs, parts = [], []
+    for batch in first_batches(loader, images):
+        parts.append(contour_growth(model, batch, steps))
+        inputs += batch
+    return inputs[:images], np.concatenate(parts, axis=1)[:, :images]
 
 
 def parse_args(argv=None):
     """Models, data and number of images."""
     parser = analysis_parser(__doc__)
     parser.add_argument("--steps", type=natural, default=0, help="T (default: twice the largest number in training)")
-    parser.add_argument("--images", type=int, default=6, help="images of the first batch (default: 6)")
+    parser.add_argument("--images", type=int, default=6, help="images to draw (default: 6)")
     return parser.parse_args(argv)
 
 

@@ -45,11 +45,11 @@ def main(args) -> None:
             for thing, cells, score in compared[: args.examples]:
                 if score.start >= 0:
                     examples.append((f"{name}: {thing.name} of image {thing.image}", cells, thing.growth, score))
-    write_results(folder, "flood_fill", rows, summaries)
-    if examples:
-        draw_flood_fill(os.path.join(folder, "flood_fill.png"), examples, args.threshold)
-    draw_scores(os.path.join(folder, "flood_fill_scores.png"), found)
-    print(f"written to {folder}")
+        write_results(folder, "flood_fill", rows, summaries)
+        if examples:
+            draw_flood_fill(os.path.join(folder, "flood_fill.png"), examples, args.threshold)
+        draw_scores(os.path.join(folder, "flood_fill_scores.png"), found)
+        print(f"written to {folder}")
 
 
 def compare(args, cfg, model, dataset: str) -> tuple[list, int]:

@@ -34,11 +34,11 @@ def main(args) -> None:
                 raise ValueError(f"{name}: nothing was detected in the images; try --images {2 * args.images}")
             found[name] = [row for _, row in results]
             rows += [{"model": name, "image": image, "steps": steps, **row._asdict()} for image, row in results]
-    summaries = {name: summarise(samples) for name, samples in found.items()}
-    write_results(folder, "stability", rows, summaries)
-    coefficients = {name: cfg.MODEL.RECURRENT.LIPSCHITZ.COEFFICIENT for name, cfg in configs.items()}
-    draw_stability(os.path.join(folder, "stability.png"), found, coefficients)
-    print(f"written to {folder}")
+        summaries = {name: summarise(samples) for name, samples in found.items()}
+        write_results(folder, "stability", rows, summaries)
+        coefficients = {name: cfg.MODEL.RECURRENT.LIPSCHITZ.COEFFICIENT for name, cfg in configs.items()}
+        draw_stability(os.path.join(folder, "stability.png"), found, coefficients)
+        print(f"written to {folder}")
 
 
 def parse_args(argv=None):

@@ -21,12 +21,17 @@ from rfpn.analysis.unrolling import first_batches, trained_steps
 from rfpn.data.build import build_test_loader
 from rfpn.data.programs import one_line_errors
 
+# arguments of np.savez_compressed, which takes arrays by name
+_ARCHIVE_NAMES = {"file", "allow_pickle"}
+
 
 def main(args) -> None:
     """Collect, project, test, draw."""
     with one_line_errors():
         configs = model_configs(args)
         loaders = {name: build_test_loader(cfg, dataset_of(args, cfg)) for name, cfg in configs.items()}
+        if taken := _ARCHIVE_NAMES & configs.keys():
+            raise ValueError(f"no model may be named {taken.pop()!r} in state_space.npz: give --weights another NAME=FILE")
         folder = open_output(args, configs, "state_space")
         trained = {name: trained_steps(cfg)[-1] for name, cfg in configs.items()}
         if args.steps and args.steps <= max(trained.values()):
@@ -35,6 +40,8 @@ def main(args) -> None:
         for name, _, model in load_models(configs):
             states = collect_states(model, first_batches(loaders[name], args.images), args.steps or 2 * trained[name])
             spaces[name] = project(states, trained[name])
+            if args.sample >= (count := len(spaces[name].projected)):
+                raise ValueError(f"--sample must be below {count}, the number of samples of {name}, got {args.sample}")
         tables = {"state_space": distance_table(spaces, args.components)}
         tables["state_space_pairs"] = pair_table(spaces, args.components)
         for name, rows in tables.items():
@@ -53,7 +60,7 @@ def parse_args(argv=None):
     parser.add_argument("--steps", type=natural, default=0, help="T (default: twice each model's steps of training)")
     parser.add_argument("--images", type=natural, default=1000, help="images to look at, 0 for all (default: 1000)")
     parser.add_argument("--components", type=int, default=0, help="axes that distances are taken on (default: all)")
-    parser.add_argument("--sample", type=int, default=0, help="image or RoI whose way is drawn (default: 0)")
+    parser.add_argument("--sample", type=natural, default=0, help="image or RoI whose way is drawn, from 0 (default: 0)")
     return parser.parse_args(argv)
 
 

@@ -15,6 +15,7 @@ from PIL import Image
 from scipy import ndimage
 
 from arguments import natural, png_file, positive, read_npz, usage_errors
+from rfpn.data.images import read_image, read_label_map
 from rfpn.data.pathfinder.generator import generate_sample
 from rfpn.data.pathfinder.registration import load_pathfinder
 from rfpn.data.pathfinder.render import target_share
@@ -225,8 +226,9 @@ def _read_folders(path: str, lengths: list[int], num: int) -> dict[str, np.ndarr
     arrays = {}
     for length in lengths:
         records = load_pathfinder(os.path.join(path, f"curv_contour_length_{length}"), stop=num)
-        for kind, key in (("image", "file_name"), ("target", "sem_seg_file_name")):
-            pictures = [np.asarray(Image.open(record[key]).convert("L")) for record in records]
+        images = [read_image(record["file_name"], "L")[..., 0] for record in records]
+        targets = [read_label_map(record["sem_seg_file_name"]) for record in records]
+        for kind, pictures in (("image", images), ("target", targets)):
             if len({picture.shape for picture in pictures}) > 1:
                 raise ValueError(f"--reference {path}: pictures of length {length} differ in size")
             arrays[f"{kind}_{length}"] = np.stack(pictures)

@@ -20,6 +20,7 @@ from typing import Iterable, Iterator
 
 import numpy as np
 from analysis_models import load_model
+from detectron2.config import CfgNode
 from detectron2.utils.logger import setup_logger
 from tqdm import tqdm
 
@@ -158,8 +159,9 @@ def batches(items: Iterable, size: int) -> Iterator[list]:
         yield batch
 
 
+@one_line_errors()
 def parse_args(words: list[str] | None = None):
-    """Arguments; configuration keys end the list of inputs."""
+    """Arguments; configuration keys, which have a dot and are no files, end the list of inputs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config-file", required=True, metavar="FILE")
     parser.add_argument("--weights", metavar="FILE", help="checkpoint (default: MODEL.WEIGHTS)")
@@ -174,10 +176,16 @@ def parse_args(words: list[str] | None = None):
     args = parser.parse_args(words)
     if args.max_frames < 1 or not 1 <= args.side <= _LARGEST_SIDE:
         parser.error(f"--max-frames must be at least 1, --side in [1, {_LARGEST_SIDE}]")
-    keys = [index for index, word in enumerate(args.input) if word.isupper() and word.split(".")[0] in get_cfg()]
+    cfg = get_cfg()
+    keys = [index for index, word in enumerate(args.input) if _is_key(word, cfg)]
     if keys:
         args.input, args.opts = args.input[: keys[0]], args.input[keys[0] :] + args.opts
     return args
+
+
+def _is_key(word: str, cfg: CfgNode) -> bool:
+    section, dot, _ = word.partition(".")
+    return word.isupper() and bool(dot) and section in cfg and not os.path.exists(word)
 
 
 if __name__ == "__main__":

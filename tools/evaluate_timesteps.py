@@ -100,4 +100,4 @@ if __name__ == "__main__":
     arguments = parse_args()
     with one_line_errors():
         check_gpus(arguments)
-    launch(main, arguments)
+        launch(main, arguments)

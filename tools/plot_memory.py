@@ -24,6 +24,8 @@ STYLES = {
     "crbp": {"color": "tab:blue", "marker": "."},
 }
 KEYS = {"work", "card", "card_gibibytes", "rows"}
+_NUMBER = (int, float, type(None))
+ROW = {"job": str, "method": str, "steps": _NUMBER, "milliseconds": _NUMBER, "gibibytes": _NUMBER, "outcome": str}
 PANELS = {"gibibytes": "peak memory, GiB", "milliseconds": "training step, ms"}
 
 
@@ -43,8 +45,11 @@ def main() -> None:
 def read_sweep(path: str) -> dict:
     """What tools/benchmark.py memory wrote. Raises OSError or ValueError naming a file that it did not."""
     sweep = read_json(path)
-    if not isinstance(sweep, dict) or not KEYS <= sweep.keys():
+    if not isinstance(sweep, dict) or not KEYS <= sweep.keys() or not isinstance(sweep["rows"], list):
         raise ValueError(f"{path} does not come from tools/benchmark.py memory")
+    for index, row in enumerate(sweep["rows"]):
+        if not _is_row(row):
+            raise ValueError(f"{path}: rows[{index}] does not come from tools/benchmark.py memory")
     return sweep
 
 
@@ -80,6 +85,12 @@ def draw(sweeps: list[dict]) -> Figure:
         # without CUDA there is no memory to show
         axes[1].legend(fontsize=8)
     return figure
+
+
+def _is_row(row) -> bool:
+    if not isinstance(row, dict) or not all(key in row and isinstance(row[key], kind) for key, kind in ROW.items()):
+        return False
+    return row["outcome"] != MEASURED or row["milliseconds"] is not None
 
 
 def _draw_panel(axis: Axes, sweep: dict, key: str) -> None:

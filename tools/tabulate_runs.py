@@ -10,21 +10,29 @@ from statistics import mean, stdev
 
 from arguments import add_logs, read_log, usage_errors
 
-SCORES = "panoptic_seg/PQ,panoptic_seg/PQ_th,panoptic_seg/PQ_st,segm/AP,loss_mask,recurrent/residual"
+SCORES = ["panoptic_seg/PQ", "panoptic_seg/PQ_th", "panoptic_seg/PQ_st", "segm/AP", "loss_mask", "recurrent/residual"]
 
 
 def main() -> None:
     """Read the logs and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_logs(parser)
-    parser.add_argument("--scores", default=SCORES, help=f"columns, with commas between (default: {SCORES})")
+    parser.add_argument("--scores", help=f"columns, with commas between (default: those of {','.join(SCORES)} that a log has)")
     arguments = parser.parse_args()
-    scores = arguments.scores.split(",")
     with usage_errors(parser):
         runs: dict[str, list[dict]] = {}
         for name, path in arguments.log:
             runs.setdefault(name, []).append(last_values(path))
+        scores = columns(arguments.scores, {score for logs in runs.values() for log in logs for score in log})
     print(table(runs, scores))
+
+
+def columns(asked: str | None, found: set[str]) -> list[str]:
+    """The scores asked for, or those of SCORES that were found. Raises ValueError naming what no log has."""
+    scores = asked.split(",") if asked else [score for score in SCORES if score in found] or SCORES
+    if missing := [score for score in scores if score not in found]:
+        raise ValueError(f"--scores: no log has {', '.join(missing)}")
+    return scores
 
 
 def last_values(path: str) -> dict[str, float]:

@@ -88,7 +88,7 @@ class SegmentationOverlay(Overlay):
     def prepare(self, image: np.ndarray) -> dict:
         """Resized as ``INPUT.{MIN,MAX}_SIZE_TEST`` say, in ``INPUT.FORMAT``."""
         height, width = image.shape[:2]
-        image = convert_PIL_to_numpy(Image.fromarray(np.ascontiguousarray(image)), self.cfg.INPUT.FORMAT)
+        image = _in_format(image, self.cfg.INPUT.FORMAT)
         resized = self._resize.get_transform(image).apply_image(np.ascontiguousarray(image))
         return {
             "image": torch.as_tensor(np.ascontiguousarray(resized.transpose(2, 0, 1))),
@@ -118,11 +118,12 @@ class ContourOverlay(Overlay):
         self.batch_size = min(cfg.SOLVER.IMS_PER_BATCH, _BATCH)
 
     def prepare(self, image: np.ndarray) -> dict:
-        """Grey, at ``INPUT.PATHFINDER_SIZE``."""
-        grey, side = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), self.cfg.INPUT.PATHFINDER_SIZE
+        """Grey, at ``INPUT.PATHFINDER_SIZE``, as :class:`rfpn.data.pathfinder.mapper.PathfinderMapper` reads it."""
+        grey, side = _in_format(image, "L")[..., 0], self.cfg.INPUT.PATHFINDER_SIZE
         if grey.shape != (side, side):
             grey = cv2.resize(grey, (side, side), interpolation=cv2.INTER_CUBIC)
-        return {"image": torch.from_numpy(grey[None])}
+        # Pillow's pixels cannot be written to, which PyTorch asks for
+        return {"image": torch.from_numpy(np.array(grey[None]))}
 
     def draw(self, image: np.ndarray, output: dict, scale: float = 1.0) -> np.ndarray:
         """See :meth:`Overlay.draw`."""
@@ -147,6 +148,11 @@ def enlargement(image: np.ndarray, side: int = 320) -> float:
     """Scale that brings an image's shorter side to ``side`` pixels, its longer one at most to 4,096; never below 1."""
     height, width = image.shape[:2]
     return max(1.0, min(side / min(height, width), 4096 / max(height, width)))
+
+
+def _in_format(image: np.ndarray, image_format: str) -> np.ndarray:
+    """An RGB picture in the format that :func:`rfpn.data.images.read_image` would give it."""
+    return convert_PIL_to_numpy(Image.fromarray(np.ascontiguousarray(image)), image_format)
 
 
 def _class_names(cfg: CfgNode) -> Metadata:

@@ -149,7 +149,8 @@ def draw_state_space(path: str, spaces: dict[str, StateSpace], components: int =
     Grey: histogram of all states; red and blue contours: density of t ≤ N and t > N; yellow: one sample's way.
 
     Args:
-        path: PNG file. components: of the distances. sample: index of the one whose way is drawn.
+        path: PNG file. components: of the distances. sample: index of the one whose way is drawn,
+            below the number of samples of every model.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullLocator
@@ -188,7 +189,7 @@ def _draw_model(axis, space: StateSpace, sample: int) -> None:
         centres = [(edge[1:] + edge[:-1]) / 2 for edge in edges]
         axis.contour(*centres, density.T, levels=_levels(density), colors=colour, linewidths=1)
         axis.plot([], [], color=colour, label=label)
-    way = points[min(sample, len(points) - 1)]
+    way = points[sample]
     axis.plot(*way.T, ".-", color="gold", markersize=4, linewidth=1.5, label="one sample")
     axis.plot(*way[0], "o", color="gold", markeredgecolor="black")
     axis.plot(*way[space.trained_steps - 1], "s", color="gold", markeredgecolor="black")

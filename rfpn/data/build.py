@@ -1,14 +1,7 @@
 """Data loaders with the mapper of a data set's kind, and the checks that come before any of them."""
 
 from detectron2.config import CfgNode
-from detectron2.data import (
-    DatasetCatalog,
-    DatasetFromList,
-    MapDataset,
-    MetadataCatalog,
-    build_detection_test_loader,
-    get_detection_dataset_dicts,
-)
+from detectron2.data import DatasetFromList, MapDataset, MetadataCatalog
 from detectron2.data.samplers import InferenceSampler
 from torch.utils.data import DataLoader
 
@@ -21,12 +14,13 @@ from rfpn.data.check import (
     check_registered,
     check_same_classes,
     check_scored_instances,
+    scored_outputs,
 )
 from rfpn.data.mapper import PanopticMapper
 from rfpn.data.packing import PackedLoader
 from rfpn.data.pathfinder.loader import build_pathfinder_test_loader
 from rfpn.data.pathfinder.mapper import PathfinderMapper
-from rfpn.data.records import check_label_maps, check_masks, load_records, training_records
+from rfpn.data.records import check_label_maps, check_mask_format, check_masks, load_records, training_records
 
 
 def check_datasets(cfg: CfgNode) -> None:
@@ -41,6 +35,7 @@ def check_datasets(cfg: CfgNode) -> None:
         _check_dataset(cfg, name, needs_panoptic=name in cfg.DATASETS.TEST)
     for name in cfg.DATASETS.TEST:
         _check_evaluated(cfg, name)
+        scored_outputs(name, cfg.MODEL.META_ARCHITECTURE)
     check_same_classes((*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST))
 
 
@@ -58,14 +53,11 @@ def build_train_loader(cfg: CfgNode, seed: int) -> DataLoader:
 
 
 def _training_records(cfg: CfgNode) -> list:
-    filter_empty = cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS
-    if cfg.MODEL.KEYPOINT_ON or cfg.MODEL.LOAD_PROPOSALS:
-        keypoints = cfg.MODEL.ROI_KEYPOINT_HEAD.MIN_KEYPOINTS_PER_IMAGE if cfg.MODEL.KEYPOINT_ON else 0
-        proposals = cfg.DATASETS.PROPOSAL_FILES_TRAIN if cfg.MODEL.LOAD_PROPOSALS else None
-        return get_detection_dataset_dicts(cfg.DATASETS.TRAIN, filter_empty, keypoints, proposals)
     records = []
     for name in cfg.DATASETS.TRAIN:
-        some = training_records(name, filter_empty=filter_empty)
+        some = training_records(name, filter_empty=cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS)
+        if cfg.MODEL.MASK_ON:
+            check_mask_format(some, cfg.INPUT.MASK_FORMAT)
         if cfg.MODEL.META_ARCHITECTURE == "PanopticFPN":
             check_label_maps(name, some)
         records += some
@@ -82,8 +74,6 @@ def build_test_loader(cfg: CfgNode, dataset_name: str):
     if _kind(dataset_name) == "pathfinder":
         return build_pathfinder_test_loader(cfg, records)
     mapper = build_mapper(cfg, dataset_name, is_train=False)
-    if cfg.MODEL.LOAD_PROPOSALS:
-        return build_detection_test_loader(cfg, dataset_name, mapper=mapper)
     return PackedLoader(
         MapDataset(DatasetFromList(records, copy=False), mapper),
         batch_size=1,

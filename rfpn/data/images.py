@@ -96,3 +96,24 @@ def read_label_map(path: str) -> np.ndarray:
     if image.mode not in ("L", "P"):
         raise ValueError(f"{path}: a label map has one 8-bit channel, got mode {image.mode}")
     return np.array(image)
+
+
+def read_semantic_map(path: str, size: tuple, *, classes: int, ignore_label: int) -> np.ndarray:
+    """:func:`read_label_map` of semantic classes: values in [0, ``classes``), or ``ignore_label`` for void.
+
+    Args:
+        size: (H, W) in pixels of its picture.
+
+    Raises:
+        FileNotFoundError, ValueError: as :func:`read_label_map`; or the map is of another size, or holds another value.
+    """
+    labels = read_label_map(path)
+    if labels.shape != tuple(size):
+        raise ValueError(f"{path}: label map {labels.shape} does not fit its picture {tuple(size)}")
+    wrong = labels[(labels >= classes) & (labels != ignore_label)]
+    if wrong.size:
+        raise ValueError(
+            f"{path}: has the value {wrong[0]}, but MODEL.SEM_SEG_HEAD.NUM_CLASSES is {classes} "
+            f"(stuff classes and class 0 for things) and void is {ignore_label}"
+        )
+    return labels

@@ -11,8 +11,8 @@ from detectron2.data import transforms as T
 from detectron2.structures import BitMasks, Boxes, Instances, PolygonMasks
 
 from rfpn.data.annotations import IGNORE_LABEL
-from rfpn.data.images import read_image, read_label_map
-from rfpn.data.records import check_masks
+from rfpn.data.images import read_image, read_semantic_map
+from rfpn.data.records import check_mask_format, check_masks
 
 # Of no use to models, and large.
 _ANNOTATION_KEYS = ("annotations", "sem_seg_file_name", "pan_seg_file_name", "segments_info")
@@ -51,7 +51,13 @@ class PanopticMapper(DatasetMapper):
 
     @classmethod
     def from_config(cls, cfg, is_train: bool = True):
-        """Arguments from a config: the detection mapper's, and the numbers of classes."""
+        """Arguments from a config: the detection mapper's, and the numbers of classes.
+
+        Raises:
+            ValueError: for precomputed proposals, which this mapper does not read.
+        """
+        if cfg.MODEL.LOAD_PROPOSALS:
+            raise ValueError("MODEL.LOAD_PROPOSALS must be False: precomputed proposals serve none of the models here")
         return {
             **super().from_config(cfg, is_train),
             "thing_classes": cfg.MODEL.ROI_HEADS.NUM_CLASSES,
@@ -66,50 +72,36 @@ class PanopticMapper(DatasetMapper):
             has a label map, ``sem_seg`` (H, W) int64.
 
         Raises:
-            FileNotFoundError, ValueError: a picture is missing, unreadable, or its labels are out of range.
+            FileNotFoundError, ValueError: a picture is missing, unreadable or too thin for resizing, or its labels are out
+                of range.
         """
         record = copy.deepcopy(dataset_dict)
         image = read_image(record["file_name"], self.image_format)
         detection_utils.check_image_size(record, image)
-        has_labels = self.is_train and "sem_seg_file_name" in record
-        labels = self.read_semantic(record["sem_seg_file_name"]) if has_labels else None
-        if labels is not None and labels.shape != image.shape[:2]:
-            raise ValueError(
-                f"{record['sem_seg_file_name']}: label map {labels.shape} does not fit its picture {image.shape[:2]}"
-            )
+        labels = None
+        if self.is_train and "sem_seg_file_name" in record:
+            classes = {"classes": self.sem_seg_classes, "ignore_label": self.ignore_label}
+            labels = read_semantic_map(record["sem_seg_file_name"], image.shape[:2], **classes)
         annotations = record.get("annotations", [])
         for key in _ANNOTATION_KEYS:
             record.pop(key, None)
 
         augmented = T.AugInput(image, sem_seg=labels)
-        transforms = self.augmentations(augmented)
+        try:
+            transforms = self.augmentations(augmented)
+        except Exception as error:  # Pillow and Detectron2 raise anything on extreme pictures
+            raise ValueError(
+                f"{record['file_name']}: {image.shape[1]}x{image.shape[0]} pixels cannot be resized or cropped as INPUT says "
+                f"({error or type(error).__name__}); leave the picture out, or change INPUT.MAX_SIZE_* or INPUT.CROP"
+            ) from error
         image, labels = augmented.image, augmented.sem_seg
         record["image"] = torch.as_tensor(np.ascontiguousarray(image.transpose(2, 0, 1)))
         if labels is not None:
             record["sem_seg"] = torch.as_tensor(labels.astype("long"))
-        if self.proposal_topk is not None:
-            detection_utils.transform_proposals(
-                record, image.shape[:2], transforms, proposal_topk=self.proposal_topk
-            )
         if self.is_train:
             record["annotations"] = annotations
             self._transform_annotations(record, transforms, image.shape[:2])
         return record
-
-    def read_semantic(self, path: str) -> np.ndarray:
-        """The label map (H, W) uint8 at ``path``.
-
-        Raises:
-            ValueError: a value is neither a semantic class nor the ignored label.
-        """
-        labels = read_label_map(path)
-        wrong = labels[(labels >= self.sem_seg_classes) & (labels != self.ignore_label)]
-        if wrong.size:
-            raise ValueError(
-                f"{path}: has the value {wrong[0]}, but MODEL.SEM_SEG_HEAD.NUM_CLASSES is {self.sem_seg_classes} "
-                f"(stuff classes and class 0 for things) and void is {self.ignore_label}"
-            )
-        return labels
 
     def _transform_annotations(self, dataset_dict: dict, transforms, image_shape: tuple) -> None:
         instances = [a for a in dataset_dict["annotations"] if a.get("iscrowd", 0) == 0]
@@ -117,8 +109,8 @@ class PanopticMapper(DatasetMapper):
             del dataset_dict["annotations"]
             dataset_dict["instances"] = self._no_instances(image_shape)
             return
-        self._check_mask_format(dataset_dict)
         if self.use_instance_mask:
+            check_mask_format([dataset_dict], self.instance_mask_format)
             check_masks([dataset_dict])
         self._check_classes(dataset_dict["file_name"], instances)
         try:
@@ -133,13 +125,6 @@ class PanopticMapper(DatasetMapper):
                 f"{file_name}: has an instance of class {wrong[0]}, but MODEL.ROI_HEADS.NUM_CLASSES is "
                 f"{self.thing_classes}"
             )
-
-    def _check_mask_format(self, record: dict) -> None:
-        if self.use_instance_mask and self.instance_mask_format == "polygon":
-            if any(isinstance(a.get("segmentation"), dict) for a in record["annotations"] if not a.get("iscrowd", 0)):
-                raise ValueError(
-                    f"the instances of {record['file_name']} are RLE masks; set INPUT.MASK_FORMAT to 'bitmask'"
-                )
 
     def _no_instances(self, image_shape: tuple) -> Instances:
         instances = Instances(image_shape, gt_boxes=Boxes(torch.zeros(0, 4)), gt_classes=torch.zeros(0).long())

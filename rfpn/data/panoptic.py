@@ -75,9 +75,9 @@ def register_panoptic(
         panoptic_root: folder of panoptic PNGs.
         panoptic_json: COCO panoptic JSON.
         sem_seg_root, instances_json: label maps ``panoptic_stuff_*`` and COCO instances. Give both, or neither:
-            then they are made from the panoptic annotation at first use, in ``derived_dir``.
-        derived_dir: a writable folder; default: ``$RFPN_DERIVED_DIR``, or else ``~/.cache/rfpn``, and there one
-            for ``name`` and this JSON.
+            then they are made from the panoptic annotation at first use, below ``derived_dir``.
+        derived_dir: a writable folder, which gets one for ``name`` and this JSON; default: ``$RFPN_DERIVED_DIR``, or
+            else ``~/.cache/rfpn``.
         categories: the JSON's ``categories``, for a set whose JSON is not there yet; default: read them from it.
 
     Raises:
@@ -88,7 +88,7 @@ def register_panoptic(
         raise ValueError(f"dataset '{name}': give both sem_seg_root and instances_json, or neither")
     derive = sem_seg_root is None
     if derive:
-        derived_dir = derived_dir or os.path.join(default_derived_dir(), _folder_of(name, panoptic_json))
+        derived_dir = os.path.join(derived_dir or default_derived_dir(), _folder_of(name, panoptic_json))
         sem_seg_root = os.path.join(derived_dir, "panoptic_stuff")
         instances_json = os.path.join(derived_dir, "instances.json")
     split = Split(image_root, panoptic_root, panoptic_json, sem_seg_root, instances_json)

@@ -12,11 +12,14 @@ import numpy as np
 import pycocotools.mask as mask_util
 from PIL import Image
 
-from rfpn.data.annotations import IGNORE_LABEL, Categories, read_panoptic_json, split_categories
+from rfpn.data.annotations import IGNORE_LABEL, Categories, read_instances_json, read_panoptic_json, split_categories
 from rfpn.data.files import whole_file, write_json
 from rfpn.data.images import read_image, read_label_map
 from rfpn.data.panoptic_png import index_segments, read_panoptic_png
 from rfpn.data.workers import worker_pool
+
+# marks an instances JSON that is this module's to renew
+_INFO = {"description": "instances of a panoptic annotation, made by rfpn.data.semantic"}
 
 
 class Split(NamedTuple):
@@ -120,10 +123,11 @@ def prepare_picture(pair: tuple, split: Split, categories: Categories, check_ima
 
 
 def prepare_split(split: Split, *, workers: int = 1, check_images: bool = True, progress=iter) -> tuple:
-    """Makes the label maps of ``split`` and its instances JSON (where there is none), and checks every file.
+    """Makes the label maps of ``split`` and its instances JSON, and checks every file.
 
-    May be interrupted and run again: correct label maps are kept. The instances JSON is written last, and only
-    when no problem was found, so its presence means that the split is complete.
+    May be interrupted and run again: correct files are kept, wrong ones made anew; an instances JSON that came from
+    elsewhere stays, and must have the panoptic JSON's things for categories. The instances JSON is written last, and
+    only when no problem was found, so that a new one means that the split is complete.
 
     Args:
         workers: processes. check_images: also check the pictures, and that each has an annotation.
@@ -150,8 +154,15 @@ def prepare_split(split: Split, *, workers: int = 1, check_images: bool = True, 
     problems = [line for result in results for line in result.problems]
     if check_images:
         problems += [f"image {i}: {split.panoptic_json} has no annotation of it" for i in unannotated(content)]
-    if not problems and not os.path.isfile(split.instances_json):
-        _write_instances_json(split.instances_json, content, categories, results)
+    try:
+        found = read_instances_json(split.instances_json) if os.path.isfile(split.instances_json) else None
+    except (OSError, ValueError) as error:
+        problems.append(str(error))
+    else:
+        if found is not None and found.get("info") != _INFO:
+            problems += _foreign_instances(found, categories, split)
+        elif not problems:
+            _write_instances_json(split.instances_json, found, content, categories, results)
     return problems, sum(result.written for result in results)
 
 
@@ -174,9 +185,23 @@ def _write_label_map(path: str, labels: np.ndarray) -> bool:
     return True
 
 
-def _write_instances_json(path: str, content: dict, categories: Categories, results: list) -> None:
+def _foreign_instances(found: dict, categories: Categories, split: Split) -> list:
+    """What is wrong with an instances JSON from elsewhere, in at most one line."""
+    things = {c["id"]: c["name"] for c in categories.things}
+    if things == {c["id"]: c["name"] for c in found["categories"]}:
+        return []
+    return [
+        f"{split.instances_json}: its categories are not the thing categories of {split.panoptic_json}; mend one of them, or "
+        "remove the former and run again, which makes it anew"
+    ]
+
+
+def _write_instances_json(path: str, found: Optional[dict], content: dict, categories: Categories, results: list) -> None:
+    """Writes the instances unless they are what was ``found`` there."""
     annotations = []
     for annotation, result in zip(content["annotations"], results):
         for instance in result.instances:
             annotations.append({"id": len(annotations) + 1, "image_id": annotation["image_id"], **instance})
-    write_json(path, {"images": content["images"], "annotations": annotations, "categories": categories.things})
+    made = {"info": _INFO, "images": content["images"], "annotations": annotations, "categories": categories.things}
+    if made != found:
+        write_json(path, made)

@@ -162,8 +162,11 @@ def name_full_disk(folder: str):
         raise OSError(f"{place}: {error.strerror}; {_last_good(folder)}") from error
 
 
-def cut_log(path: str, iteration: int) -> None:
-    """Cut a log of one JSON object a line where ``iteration`` begins, or before that where a line is incomplete."""
+def cut_log(path: str, iteration: int, scores: bool = True) -> None:
+    """Cut a log of one JSON object a line where ``iteration`` begins, or before that where a line is incomplete.
+
+    ``scores``: keep those of an evaluation right before ``iteration``.
+    """
     if not os.path.isfile(path):
         return
     kept = 0
@@ -173,7 +176,7 @@ def cut_log(path: str, iteration: int) -> None:
             try:
                 record = json.loads(line)
                 # a finished run's last scores bear the number of the iteration that would have followed
-                goes_on = record["iteration"] < iteration + ("total_loss" not in record)
+                goes_on = record["iteration"] < iteration + (scores and "total_loss" not in record)
             except (ValueError, KeyError, TypeError):
                 goes_on = False
             if not (goes_on and line.endswith(b"\n")):

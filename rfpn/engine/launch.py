@@ -71,7 +71,8 @@ def check_gpus(args) -> None:
     """Raise ValueError when the arguments, or torchrun or SLURM, ask for more GPUs than this machine has."""
     gpus, place = torch.cuda.device_count(), find_place(os.environ)
     if place is not None and torch.cuda.is_available() and place.local_rank >= gpus:
-        raise ValueError(f"{place.local_size} processes were started on this machine, but it has {gpus} GPUs: start one for each")
+        started = f"{place.local_size} processes were started on this machine"
+        raise ValueError(f"{started}, but it has {gpus} GPUs: start one for each")
     if place is None and args.num_gpus * args.num_machines > 1 and args.num_gpus > gpus:
         raise ValueError(
             f"--num-gpus {args.num_gpus} but this machine has {gpus}; for CPU processes use torchrun --nproc-per-node"
@@ -79,29 +80,39 @@ def check_gpus(args) -> None:
 
 
 def find_place(environment) -> Place | None:
-    """This process's place from torchrun's or SLURM's variables, or None where neither started it."""
+    """This process's place from torchrun's or srun's variables, or None where neither started it.
+
+    Raises:
+        ValueError: srun started unequal numbers of processes on the machines.
+    """
     if {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"} <= environment.keys():
         world_size = int(environment["WORLD_SIZE"])
         local_size = int(environment.get("LOCAL_WORLD_SIZE", world_size))
         return Place(int(environment["RANK"]), world_size, int(environment["LOCAL_RANK"]), local_size, "env://")
-    if int(environment.get("SLURM_NTASKS", 1)) > 1 and "SLURM_PROCID" in environment:
-        world_size = int(environment["SLURM_NTASKS"])
-        machines = int(environment.get("SLURM_NNODES", 1))
+    # those of the step: a batch script without srun has the job's, but is one process
+    if int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1 and "SLURM_PROCID" in environment:
         port = 20000 + int(environment.get("SLURM_JOB_ID", 0)) % 20000
         return Place(
             int(environment["SLURM_PROCID"]),
-            world_size,
+            int(environment["SLURM_STEP_NUM_TASKS"]),
             int(environment["SLURM_LOCALID"]),
-            world_size // machines,
+            _tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"]),
             f"tcp://{_first_host(environment)}:{port}",
         )
     return None
 
 
+def _tasks_per_node(text: str) -> int:
+    """SLURM's "4" or, on three machines, "4(x3)". Raises ValueError for one such as "4(x2),3"."""
+    if "," in text:
+        raise ValueError(f"srun starts {text} processes on the machines; give each as many: --ntasks-per-node")
+    return int(text.partition("(")[0])
+
+
 def _first_host(environment) -> str:
     if "MASTER_ADDR" in environment:
         return environment["MASTER_ADDR"]
-    nodes = environment["SLURM_NODELIST"]
+    nodes = environment["SLURM_STEP_NODELIST"]
     if "[" not in nodes:
         return nodes.split(",")[0]
     return subprocess.check_output(["scontrol", "show", "hostnames", nodes], text=True).split()[0]

@@ -5,6 +5,7 @@ given bytes, a type whose flags are set by hand). Stand-ins collect what a file 
 """
 
 import collections
+import errno
 import io
 import os
 import pickle
@@ -128,7 +129,7 @@ def load_tensors(path: str):
     """``torch.load`` of a .pth file that holds tensors, numpy arrays of numbers and plain containers alone.
 
     Raises:
-        ValueError: naming the file, and what else it holds or that it is damaged.
+        OSError: naming the file that cannot be read. ValueError: naming it, and what else it holds or that it is damaged.
     """
     admitted = [(stand_in, name) for name, stand_in in _NUMPY.items()]
     # torch restores the state of what it admits by name only
@@ -140,9 +141,10 @@ def load_tensors(path: str):
         # torch wraps what it found into advice to switch its checks off
         reason = str(error.__context__ or error).partition(" was not an allowed global")[0]
         raise ValueError(_refusal(path, reason)) from None
-    except OSError:
-        raise
     except Exception as error:  # a damaged or malicious file can make torch raise anything
+        # but for an offset in it that no file can have, the system's errors are not the file's
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise OSError(error.errno, error.strerror, os.path.abspath(path)) from error
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise ValueError(f"{os.path.abspath(path)} is damaged or no checkpoint ({reason})") from None
 

@@ -96,8 +96,9 @@ class TrainStep(SimpleTrainer):
         self.scaler.update()
 
     def _kept_buffers(self) -> list[tuple[Tensor, Tensor]]:
-        """Buffers and their values where the step may be skipped: a bad batch reaches running statistics in its forward pass."""
-        return [(buffer, buffer.clone()) for buffer in self.model.buffers()] if self.skipped < self.skip_nonfinite else []
+        """Buffers and their values where the step may be skipped: a forward pass of a bad batch spoils running statistics."""
+        buffers = self.model.buffers() if self.skipped < self.skip_nonfinite else ()
+        return [(buffer, buffer.clone()) for buffer in buffers]
 
     @contextlib.contextmanager
     def _seeded(self, index: int):

@@ -11,6 +11,7 @@ from detectron2.utils import comm
 
 from rfpn.analysis.unrolling import check_kind
 from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
+from rfpn.data.files import whole_file
 from rfpn.engine.checkpoint import Checkpointer, cut_log
 from rfpn.engine.freeze import train_only
 from rfpn.engine.hooks import ProcessStatistics, RecurrentDiagnostics
@@ -37,6 +38,7 @@ class Trainer(DefaultTrainer):
         """
         TrainerBase.__init__(self)
         _check_scaling(cfg)
+        self._record = cfg.dump()
         cfg = self.auto_scale_workers(cfg, comm.get_world_size())
         check_norms(cfg)
         for name in (*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST):
@@ -78,6 +80,8 @@ class Trainer(DefaultTrainer):
     def resume_or_load(self, resume: bool = True) -> None:
         """Go on from the last checkpoint in ``OUTPUT_DIR``, or load ``MODEL.WEIGHTS`` alone and start anew.
 
+        Then ``config.yaml`` is written: one of a run that another launch fails to follow stays as it is.
+
         Raises:
             OSError, ValueError: naming the file that is missing, damaged or refused, or is of another model.
         """
@@ -92,13 +96,26 @@ class Trainer(DefaultTrainer):
         super().resume_or_load(resume)
         if begun and resume and any(self.checkpointer.incompatible):
             self._refuse(f"it is of another model: {self.checkpointer.summary()}")
-        if resume and comm.is_main_process():
-            cut_log(os.path.join(self.cfg.OUTPUT_DIR, "metrics.json"), self.start_iter)
+        # each has got as far
+        comm.synchronize()
+        if not comm.is_main_process():
+            return
+        if resume:
+            # a run that is finished is evaluated anew
+            scores = self.start_iter < self.max_iter
+            cut_log(os.path.join(self.cfg.OUTPUT_DIR, "metrics.json"), self.start_iter, scores)
+        with whole_file(os.path.join(self.cfg.OUTPUT_DIR, "config.yaml")) as temporary:
+            temporary.write_text(self._record)
 
     def run_step(self) -> None:
         """One step; its samples are counted."""
         super().run_step()
         self.samples += self.cfg.SOLVER.IMS_PER_BATCH * self.cfg.SOLVER.ACCUMULATE
+
+    def after_train(self) -> None:
+        """As Detectron2's, whose count is one too high where no iteration was left to do."""
+        self.iter = min(self.iter, self.max_iter)
+        super().after_train()
 
     def state_dict(self) -> dict:
         """All that a run needs to go on, beside the model."""
@@ -116,7 +133,9 @@ class Trainer(DefaultTrainer):
         if missing:
             self._refuse(f"it lacks the trainer's {', '.join(missing)}")
         if _groups(state_dict["_trainer"]["optimizer"]) != _groups(self._trainer.optimizer.state_dict()):
-            self._refuse("its optimizer is another (SOLVER.OPTIMIZER, or which parameters are trained)")
+            self._refuse(
+                "its optimizer is another (SOLVER.OPTIMIZER, which parameters are trained, or those with a rate of their own)"
+            )
         super().load_state_dict(state_dict)
         self._trainer.load_state_dict(state_dict["_trainer"])
         self.seed = self._trainer.seed = state_dict["seed"]

@@ -34,6 +34,17 @@ def test_inputs_are_those_of_evaluation(scenes, contours):
         assert all(found[key] == expected[key] for key in ("height", "width") if key in found)
 
 
+def test_colours_become_the_greys_of_training(tmp_path):
+    paths = [str(tmp_path / f"{name}.png") for name in ("image", "target")]
+    (picture,), ours = images(1), overlay(CONTOURS)
+    # resized, and of the model's own size
+    for side in (40, 32):
+        Image.fromarray(picture[:side, :side]).save(paths[0])
+        Image.fromarray(np.zeros((side, side), np.uint8)).save(paths[1])
+        expected = PathfinderMapper(ours.cfg, False)({"file_name": paths[0], "sem_seg_file_name": paths[1]})["image"]
+        torch.testing.assert_close(ours.prepare(read_image(paths[0], "RGB"))["image"], expected, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("image_format, channels", [("RGB", 3), ("L", 1), ("YUV-BT.601", 3)])
 def test_every_image_format_is_that_of_evaluation(scenes, image_format, channels):
     pixels = ["MODEL.PIXEL_MEAN", [100.0] * channels, "MODEL.PIXEL_STD", [1.0] * channels]

@@ -150,6 +150,37 @@ def test_B9_training_and_evaluation_number_classes_alike(root, tmp_path):
         check_datasets(config(test="swapped"))
 
 
+@pytest.mark.parametrize(
+    "value, words",
+    [("polygon", "photo1.png are RLE masks; set INPUT.MASK_FORMAT to 'bitmask'"), ("foo", "INPUT.MASK_FORMAT .*'foo'")],
+)
+def test_masks_of_another_format_are_found_before_training(tmp_path, value, words):
+    register_panoptic_folder("tiny", str(write_set(tmp_path / "set", mixed_layouts())), "train")
+    cfg = config()
+    cfg.INPUT.MASK_FORMAT = value
+    with pytest.raises(ValueError, match=words):
+        build_train_loader(cfg, seed=0)
+
+
+@pytest.mark.parametrize("build", [lambda cfg: build_train_loader(cfg, seed=0), lambda cfg: build_test_loader(cfg, "tiny")])
+def test_precomputed_proposals_are_refused(tmp_path, build):
+    register_panoptic_folder("tiny", str(write_set(tmp_path / "set", mixed_layouts())), "train")
+    cfg = config()
+    cfg.MODEL.LOAD_PROPOSALS = True
+    with pytest.raises(ValueError, match="MODEL.LOAD_PROPOSALS must be False"):
+        build(cfg)
+
+
+def test_a_set_of_which_the_model_gives_nothing_is_found_before_training(tmp_path):
+    stuff = [category for category in CATEGORIES if not category["isthing"]]
+    register_panoptic_folder("tiny", str(write_set(tmp_path / "set", mixed_layouts()[1:], stuff)), "train")
+    check_datasets(config())
+    cfg = config()
+    cfg.MODEL.META_ARCHITECTURE = "GeneralizedRCNN"
+    with pytest.raises(ValueError, match="tiny: no evaluator .* with MODEL.META_ARCHITECTURE 'GeneralizedRCNN'"):
+        check_datasets(cfg)
+
+
 def test_A9_the_training_loader_counts_crowds(tmp_path):
     crowd = [(7, (0, 0, 20, 20), 1)]
     register_panoptic_folder("tiny", str(write_set(tmp_path / "set", [crowd])), "train")

@@ -114,6 +114,14 @@ def test_rle_masks_under_polygon_format_name_the_key(records):
         mapper(mask_format="polygon")(records[0])
 
 
+@pytest.mark.parametrize("is_train", [True, False])
+def test_a_picture_too_thin_for_resizing_is_named(tmp_path, is_train):
+    Image.new("RGB", (1, 5000)).save(tmp_path / "thin.png")
+    resize = T.ResizeShortestEdge(48, 1333)
+    with pytest.raises(ValueError, match=r"thin.png: 1x5000 pixels cannot be resized .*INPUT.MAX_SIZE"):
+        mapper(is_train, augmentations=[resize])({"file_name": str(tmp_path / "thin.png")})
+
+
 def small_cfg():
     cfg = get_cfg()
     cfg.MODEL.DEVICE = "cpu"

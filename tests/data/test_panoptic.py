@@ -201,6 +201,19 @@ def test_sets_of_one_name_share_no_derived_files(tmp_path):
     assert len(folders) == 2
 
 
+def test_sets_of_one_derived_dir_share_no_files(tmp_path):
+    """One would be scored on the label maps of the other."""
+    plain, mixed = mixed_layouts()[1], mixed_layouts()[0]
+    for name, layout in (("tiny_train", plain), ("tiny_val", mixed)):
+        paths = split_of_folder(str(write_set(tmp_path / name, [layout])), "train")
+        given = {**paths._asdict(), "sem_seg_root": None, "instances_json": None}
+        register_panoptic(name, derived_dir=str(tmp_path / "both"), **given)
+    (train,), (val,) = DatasetCatalog.get("tiny_train"), DatasetCatalog.get("tiny_val")
+    assert np.unique(read_label_map(train["sem_seg_file_name"])).tolist() == [1, 2, 255]
+    assert np.unique(read_label_map(val["sem_seg_file_name"])).tolist() == [0, 1, 2, 255]
+    assert all((tmp_path / "both").samefile(Path(r["sem_seg_file_name"]).parents[2]) for r in (train, val))
+
+
 def test_A8_instances_that_lack_annotated_images_are_told_of(tmp_path, caplog):
     root = write_set(tmp_path / "set", mixed_layouts())
     prepare_split(split_of_folder(str(root), "train"))

@@ -119,6 +119,29 @@ def test_instances_equal_the_panoptic_masks(tree):
     assert mask[10:30, 4:24].all() and mask.sum() == 400
 
 
+def test_instances_are_renewed_with_the_panoptic_json(tree):
+    root, paths = tree
+    prepare_split(paths)
+    made = Path(paths.instances_json)
+    written = made.stat().st_mtime_ns
+    assert prepare_split(paths) == ([], 0) and made.stat().st_mtime_ns == written
+    edit_json(root / "annotations/panoptic_train.json", lambda c: c["categories"][1].update(name="wolf"))
+    assert prepare_split(paths) == ([], 0)
+    assert {c["name"] for c in json.loads(made.read_text())["categories"]} == {"cat", "wolf", "cow"}
+
+
+def test_instances_from_elsewhere_stay_and_must_have_the_things_for_categories(tree):
+    root, paths = tree
+    prepare_split(paths)
+    made = Path(paths.instances_json)
+    edit_json(made, lambda c: (c.pop("info"), c["annotations"].pop()))
+    theirs = made.read_text()
+    assert prepare_split(paths) == ([], 0) and made.read_text() == theirs
+    edit_json(root / "annotations/panoptic_train.json", lambda c: c["categories"][1].update(name="wolf"))
+    (problem,), _ = prepare_split(paths)
+    assert problem.startswith(f"{made}: its categories are not the thing categories of ") and made.read_text() == theirs
+
+
 def test_program_names_bad_files_and_fails_then_succeeds(tree, monkeypatch, capsys):
     root, paths = tree
     good = (root / "panoptic_train/label3.png").read_bytes()

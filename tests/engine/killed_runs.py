@@ -26,7 +26,8 @@ from rfpn.data.pathfinder.registration import register_pathfinder  # noqa: E402
 from rfpn.engine.trainer import Trainer  # noqa: E402
 
 CONFIG = ROOT / "configs" / "quick_schedules" / "pathfinder_quick.yaml"
-# a learning rate and a loss scale with a state of their own at every step, penalty probes drawn at every step, mirrored samples, an Adam
+# a learning rate and a loss scale with a state of their own at every step, penalty probes drawn at every step, mirrored
+# samples, an Adam
 OPTIONS = """
     DATASETS.TRAIN ('killed_train',) DATASETS.TEST () INPUT.PATHFINDER_SIZE 16
     MODEL.PATHFINDER.CHANNELS 4 MODEL.RECURRENT.KERNEL_SIZE 3 MODEL.RECURRENT.STEPS 2 MODEL.RECURRENT.NEUMANN_TERMS 2

@@ -39,6 +39,15 @@ def test_a_checkpoint_round_trips_with_weights_only(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["last_checkpoint", "model_1.pth"]
 
 
+def test_a_checkpoint_and_its_tag_are_on_the_disk_before_they_take_their_names(tmp_path, monkeypatch):
+    calls = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *arguments, name=name, real=real: calls.append(name) or real(*arguments))
+    Checkpointer(model(), str(tmp_path)).save("model")
+    assert calls == ["fsync", "replace"] * 2
+
+
 def test_a_failed_write_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
     checkpointer = Checkpointer(model(), str(tmp_path))
     checkpointer.save("model")

@@ -32,6 +32,21 @@ def test_nothing_else_changes_not_even_statistics(names, trained):
     assert changed == set(trained)
 
 
+def test_norms_of_the_trained_part_without_parameters_keep_their_statistics_moving():
+    model = _model()
+    model["head"][1], model["trunk"][1] = nn.BatchNorm2d(2, affine=False), nn.BatchNorm2d(2, affine=False)
+    train_only(model, ("head",))
+    _step(model)
+    assert model["head"][1].running_mean.any() and not model["trunk"][1].running_mean.any()
+
+
+def test_the_trained_part_keeps_its_statistics_moving():
+    model = _model()
+    train_only(model, ("head",))
+    _step(model)
+    assert model["head"][1].running_mean.any() and model["head"][1].num_batches_tracked == 1
+
+
 def test_parameters_that_were_frozen_stay_so():
     model = _model()
     model["head"][0].weight.requires_grad_(False)
@@ -43,3 +58,10 @@ def test_parameters_that_were_frozen_stay_so():
 def test_unknown_names_are_told_with_those_that_there_are(name):
     with pytest.raises(ValueError, match=r"SOLVER.TRAIN_ONLY .* is no module with parameters; there are trunk, head and"):
         train_only(_model(), (name,))
+
+
+def test_a_part_that_is_frozen_throughout_is_refused():
+    model = _model()
+    model["trunk"].requires_grad_(False)
+    with pytest.raises(ValueError, match="SOLVER.TRAIN_ONLY 'trunk.1' is frozen throughout; MODEL.BACKBONE.FREEZE_AT"):
+        train_only(model, ("head", "trunk.1"))

@@ -22,12 +22,25 @@ def test_torchrun():
     assert find_place(environment) == Place(5, 8, 1, 4, "env://")
 
 
+SRUN = {
+    "SLURM_NTASKS": "9", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
+    "SLURM_STEP_NODELIST": "node1,node2", "SLURM_PROCID": "6", "SLURM_LOCALID": "2",
+    "SLURM_NODELIST": "node0,node1,node2", "SLURM_JOB_ID": "1234",
+}  # fmt: skip
+
+
 def test_slurm():
-    environment = {
-        "SLURM_NTASKS": "8", "SLURM_PROCID": "6", "SLURM_LOCALID": "2", "SLURM_NNODES": "2",
-        "SLURM_NODELIST": "node1,node2", "SLURM_JOB_ID": "1234",
-    }  # fmt: skip
-    assert find_place(environment) == Place(6, 8, 2, 4, "tcp://node1:21234")
+    assert find_place(SRUN) == Place(6, 8, 2, 4, "tcp://node1:21234")
+    assert find_place({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "8"}).local_size == 8
+
+
+def test_a_batch_script_without_srun_is_one_process():
+    assert find_place({"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODELIST": "node1"}) is None
+
+
+def test_unequal_numbers_of_processes_on_the_machines_are_refused():
+    with pytest.raises(ValueError, match=r"srun starts 4\(x2\),3 processes .* --ntasks-per-node"):
+        find_place({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "4(x2),3"})
 
 
 def test_more_gpus_than_there_are(monkeypatch):

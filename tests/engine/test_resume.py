@@ -11,6 +11,9 @@ import pytest
 import torch
 
 from rfpn.engine.checkpoint import cut_log
+from rfpn.engine.setup import load_cfg
+from rfpn.engine.trainer import Trainer
+from tests.analysis.tiny_runs import CONTOURS
 
 JOB = Path(__file__).with_name("killed_runs.py")
 # what a run's own process tells, not its training
@@ -88,6 +91,26 @@ def test_nothing_unfinished_is_left(runs):
     for name in ("whole", "killed"):
         assert not list((runs[0] / name).glob("*.partial*"))
         assert (runs[0] / name / "last_checkpoint").read_text() == "model_final.pth"
+
+
+@pytest.mark.usefixtures("contours")
+def test_accumulated_batches_are_counted_on_resuming(tmp_path):
+    def train(name, iterations, resume=False):
+        options = "MODEL.DEVICE cpu INPUT.PATHFINDER_SIZE 16 MODEL.PATHFINDER.CHANNELS 4 MODEL.RECURRENT.STEPS 2".split()
+        options += "SOLVER.IMS_PER_BATCH 2 SOLVER.ACCUMULATE 2 SOLVER.MAX_ITER 4 SEED 1 DATASETS.TEST ()".split()
+        options += ["DATASETS.TRAIN", "('tiny_contours',)", "OUTPUT_DIR", str(tmp_path / name)]
+        torch.manual_seed(0)
+        trainer = Trainer(load_cfg(str(CONTOURS), options))
+        trainer.resume_or_load(resume)
+        trainer.max_iter = iterations
+        trainer.train()
+        return trainer
+
+    whole, stopped = train("whole", 4), train("stopped", 2)
+    resumed = train("stopped", 4, resume=True)
+    assert (whole.samples, stopped.samples, resumed.start_iter, resumed.samples) == (16, 8, 2, 16)
+    assert_equal(whole.model.state_dict(), resumed.model.state_dict())
+    assert_equal(whole.state_dict()["_trainer"], resumed.state_dict()["_trainer"])
 
 
 @pytest.mark.parametrize(

@@ -179,10 +179,23 @@ def test_a_damaged_checkpoint_of_torch_is_named(tmp_path, content):
         read(content, tmp_path, "a.pth")
 
 
-def test_a_checkpoint_cut_short_is_named(tmp_path):
-    torch.save({"model": {"w": torch.zeros(1000)}}, buffer := io.BytesIO())
-    with pytest.raises(ValueError, match="a.pth is damaged"):
-        read(buffer.getvalue()[:3000], tmp_path, "a.pth")
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_checkpoint_cut_short_is_named(tmp_path, zipped):
+    weights = {f"w{i}": torch.zeros(100) for i in range(20)}
+    torch.save({"model": weights}, buffer := io.BytesIO(), _use_new_zipfile_serialization=zipped)
+    whole = buffer.getvalue()
+    for length in range(0, len(whole) - 1, len(whole) // 50):
+        with pytest.raises(ValueError, match="a.pth is (damaged|refused)"):
+            read(whole[:length], tmp_path, "a.pth")
+
+
+def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(OSError, match="Input/output error: .*a.pth"):
+        read(b"", tmp_path, "a.pth")
 
 
 def test_arrays_in_a_checkpoint_of_torch_load_and_objects_do_not(tmp_path):

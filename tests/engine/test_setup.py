@@ -1,11 +1,15 @@
-"""Configurations are checked as they are read."""
+"""Configurations are checked as they are read; a run's record is that of its training, whatever is started beside it."""
 
+import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from rfpn.engine.setup import changed_keys, check_expected_results, load_cfg, make_output_dir
+from rfpn.engine.setup import changed_keys, load_cfg, make_output_dir, setup
+from rfpn.engine.trainer import Trainer
+from tests.analysis.tiny_runs import CONTOURS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -31,22 +35,6 @@ def test_a_broken_file_is_named(tmp_path, content, words):
     path.write_text(content, errors="surrogateescape")
     with pytest.raises(ValueError, match=words):
         load_cfg(str(path), [])
-
-
-@pytest.mark.parametrize(
-    "overrides, words",
-    [
-        (["MODEL.MASK_ON", "False"], "MODEL.MASK_ON must be True"),
-        (["MODEL.PIXEL_MEAN", "[1.0, 2.0]"], "MODEL.PIXEL_MEAN must have 3 value.s. with INPUT.FORMAT BGR"),
-        (["INPUT.FORMAT", "L"], "MODEL.PIXEL_MEAN must have 1 value.s. with INPUT.FORMAT L"),
-        (["TEST.AUG.ENABLED", "True"], "TEST.AUG.ENABLED must be False"),
-        (["MODEL.PIXEL_STD", "[1.0]"], "MODEL.PIXEL_STD must have 3 value"),
-    ],
-)
-def test_keys_that_cannot_go_together_are_named(overrides, words):
-    config = CONFIGS / "COCO-PanopticSegmentation" / "rfpn_R_50_1x.yaml"
-    with pytest.raises(ValueError, match=words):
-        load_cfg(str(config), overrides)
 
 
 @pytest.mark.parametrize("base", ["", "_BASE_"])
@@ -108,15 +96,6 @@ def test_an_output_dir_that_cannot_be_made_is_named(path, tmp_path):
         make_output_dir(cfg)
 
 
-@pytest.mark.parametrize(
-    "sets, expected", [(1, [["panoptic_seg", 50.0]]), (1, ["PQ"]), (2, [["panoptic_seg", "PQ", 50.0, 1.0]])]
-)
-def test_expected_results_that_cannot_be_compared_are_refused(sets, expected):
-    cfg = load_cfg("", ["DATASETS.TEST", ("one", "two")[:sets], "TEST.EXPECTED_RESULTS", expected])
-    with pytest.raises(ValueError, match="TEST.EXPECTED_RESULTS"):
-        check_expected_results(cfg)
-
-
 def test_settings_that_a_resumed_run_did_not_have_are_named(tmp_path):
     def read(*overrides):
         config = str(CONFIGS / "quick_schedules" / "pathfinder_quick.yaml")
@@ -126,17 +105,109 @@ def test_settings_that_a_resumed_run_did_not_have_are_named(tmp_path):
     config.write_text(read().dump())
     other = ["MODEL.RECURRENT.STEPS", 6, "MODEL.RECURRENT.LIPSCHITZ.WEIGHT", 0.0, "DATASETS.TRAIN", "('pathfinder_9_train',)"]
     free = ["SOLVER.MAX_ITER", 9, "MODEL.WEIGHTS", "a.pth", "MODEL.RECURRENT.TEST_STEPS", 3, "DATASETS.TEST", "()"]
-    assert changed_keys(read(*other)) == []  # no checkpoint: no run to go on with
+    assert changed_keys(read(*other)) == ([], [])  # no checkpoint: no run to go on with
     (tmp_path / "last_checkpoint").write_text("model_0000001.pth")
-    assert changed_keys(read(*free)) == []
-    assert sorted(changed_keys(read(*free, *other))) == [
+    assert changed_keys(read(*free)) == ([], [])
+    learnt, restored = changed_keys(read(*free, *other, "SOLVER.BASE_LR", 0.5, "SOLVER.WEIGHT_DECAY", 0.25))
+    assert restored == ["SOLVER.BASE_LR 0.001 -> 0.5", "SOLVER.WEIGHT_DECAY 0.0 -> 0.25"]
+    assert sorted(learnt) == [
         "DATASETS.TRAIN ['pathfinder_6_train'] -> ['pathfinder_9_train']",
         "MODEL.RECURRENT.LIPSCHITZ.WEIGHT 1.0 -> 0.0",
         "MODEL.RECURRENT.STEPS 4 -> 6",
     ]
     # of an older version, damaged
     config.write_text("MODEL: {RECURRENT: {STEPS: 5}}")
-    assert changed_keys(read()) == ["MODEL.RECURRENT.STEPS 5 -> 4"]
+    assert changed_keys(read()) == (["MODEL.RECURRENT.STEPS 5 -> 4"], [])
     for content in ("", "[1", "words"):
         config.write_text(content)
-        assert changed_keys(read()) == []
+        assert changed_keys(read()) == ([], [])
+
+
+SMALL = "MODEL.DEVICE cpu INPUT.PATHFINDER_SIZE 16 MODEL.PATHFINDER.CHANNELS 4 MODEL.RECURRENT.STEPS 2".split()
+
+
+@pytest.fixture
+def start(contours, tmp_path, monkeypatch):
+    """Starts a run in one folder, but for its training; the loggers stay as they are."""
+    monkeypatch.setattr("detectron2.engine.defaults.setup_logger", lambda *_, **__: logging.getLogger("detectron2"))
+    monkeypatch.setattr("rfpn.engine.setup.setup_logger", lambda *_, **__: logging.getLogger("rfpn"))
+
+    def run(*overrides, resume=False, eval_only=False, config=CONTOURS) -> Trainer | None:
+        sets = ["DATASETS.TRAIN", "('tiny_contours',)", "DATASETS.TEST", "()", "SOLVER.MAX_ITER", "1"]
+        options = [*SMALL, *sets, "OUTPUT_DIR", str(tmp_path / "run"), *map(str, overrides)]
+        cfg = setup(SimpleNamespace(config_file=str(config), opts=options, resume=resume, eval_only=eval_only))
+        if eval_only:
+            return None
+        trainer = Trainer(cfg)
+        trainer.resume_or_load(resume)
+        return trainer
+
+    return run
+
+
+def record(tmp_path, name="config.yaml") -> str | None:
+    """A file of the run, if it has it; nothing else that begins like a record may be there."""
+    folder = tmp_path / "run"
+    assert {path.name for path in folder.glob("config*")} <= {"config.yaml", "config_eval.yaml"}
+    return (folder / name).read_text() if (folder / name).is_file() else None
+
+
+def test_a_launch_that_fails_leaves_the_record_of_the_run(start, tmp_path):
+    missing = ["DATASETS.TRAIN", "('pathfinder_14_train_nowhere',)"]
+    with pytest.raises(KeyError, match="nowhere"):
+        start(*missing)
+    assert record(tmp_path) is None
+    start().train()
+    first = record(tmp_path)
+    assert "STEPS: 2" in first
+    with pytest.raises(KeyError, match="nowhere"):
+        start("MODEL.RECURRENT.STEPS", 9, *missing)
+    with pytest.raises(ValueError, match="it is of another model"):
+        start("MODEL.PATHFINDER.CHANNELS", 9, resume=True)
+    assert record(tmp_path) == first
+    start("MODEL.RECURRENT.STEPS", 3, resume=True, config=tmp_path / "run" / "config.yaml")
+    assert "STEPS: 3" in record(tmp_path)
+
+
+def test_the_record_has_the_settings_as_they_were_given(start, tmp_path):
+    start("SOLVER.REFERENCE_WORLD_SIZE", 2, "SOLVER.BASE_LR", 0.5, "SOLVER.IMS_PER_BATCH", 4)
+    assert {"BASE_LR: 0.5", "IMS_PER_BATCH: 4"} <= {line.strip() for line in record(tmp_path).splitlines()}
+
+
+def test_an_evaluation_writes_its_own_record_beside_that_of_a_run(start, tmp_path):
+    start(eval_only=True)
+    assert "STEPS: 2" in record(tmp_path) and record(tmp_path, "config_eval.yaml") is None
+    start("MODEL.RECURRENT.STEPS", 3, eval_only=True)
+    assert "STEPS: 2" in record(tmp_path) and "STEPS: 3" in record(tmp_path, "config_eval.yaml")
+
+
+@pytest.mark.parametrize("eval_only", [False, True])
+def test_a_full_disk_leaves_the_record_of_the_run(start, tmp_path, monkeypatch, eval_only):
+    def full(cfg, args):
+        (tmp_path / "run" / "config.yaml").write_text("half")
+        raise OSError(28, "No space left on device")
+
+    start()
+    first = record(tmp_path)
+    monkeypatch.setattr("rfpn.engine.setup.default_setup", full)
+    with pytest.raises(OSError, match="No space left"):
+        start(eval_only=eval_only)
+    assert record(tmp_path) == first
+
+
+def test_a_launch_killed_while_it_kept_the_record_does_not_lose_it(start, tmp_path):
+    start()
+    path = tmp_path / "run" / "config.yaml"
+    first = path.read_text()
+    path.rename(path.with_name("config.yaml.kept"))
+    path.write_text("half")
+    start(eval_only=True)
+    assert record(tmp_path) == first
+
+
+def test_resuming_says_what_is_not_taken_over(start, caplog):
+    start().train()
+    with caplog.at_level(logging.WARNING, logger="rfpn"):
+        trainer = start("SOLVER.BASE_LR", 0.5, resume=True)
+    assert "--resume does not take over, the checkpoint's value stays: SOLVER.BASE_LR 0.001 -> 0.5" in caplog.text
+    assert trainer.scheduler.base_lrs[0] == trainer.optimizer.param_groups[0]["initial_lr"] == 0.001

@@ -1,6 +1,7 @@
 """The trainer refuses checkpoints of other runs on resuming, in one line."""
 
 import logging
+from contextlib import nullcontext
 
 import pytest
 
@@ -55,3 +56,24 @@ def test_schedule_and_precision_may_change_on_resuming(folder):
     trainer = build(folder, *changed)
     trainer.resume_or_load()
     assert trainer.start_iter == 2 and trainer.max_iter == 9
+
+
+def test_what_the_optimizer_holds_stays_the_checkpoints_on_resuming(tmp_path):
+    """As docs/training.md says, and as a warning does for each of these keys."""
+    given = {"BASE_LR": 0.5, "BIAS_LR_FACTOR": 2.0, "WEIGHT_DECAY": 0.25, "WEIGHT_DECAY_BIAS": 0.5, "WEIGHT_DECAY_NORM": 0.125}
+    first = {"BASE_LR": 0.25, "BIAS_LR_FACTOR": 4.0, "WEIGHT_DECAY": 0.0, "WEIGHT_DECAY_BIAS": 0.25, "WEIGHT_DECAY_NORM": 0.5}
+    words = ([word for key, value in values.items() for word in (f"SOLVER.{key}", value)] for values in (first, given))
+    sgd = ["SOLVER.OPTIMIZER", "SGD", "SOLVER.MAX_ITER", 1]
+    trainer = build(tmp_path, *sgd, *next(words), "SOLVER.MOMENTUM", 0.5, "SOLVER.NESTEROV", True)
+    trainer.train()
+    other = build(tmp_path, *sgd, *next(words), "SOLVER.MOMENTUM", 0.25, "SOLVER.NESTEROV", False)
+    other.resume_or_load()
+    assert other.scheduler.base_lrs == trainer.scheduler.base_lrs
+    assert other.optimizer.state_dict()["param_groups"] == trainer.optimizer.state_dict()["param_groups"]
+
+
+@pytest.mark.parametrize("norm, refused", [("nnSyncBN", True), ("SyncBN", False), ("GN", False)])
+def test_norms_that_stop_at_no_roi_are_refused_whatever_their_name(tmp_path, norm, refused):
+    overrides = "MODEL.ROI_MASK_HEAD.NORM", norm
+    with pytest.raises(ValueError, match=f"MODEL.ROI_MASK_HEAD.NORM {norm} cannot train") if refused else nullcontext():
+        build(tmp_path, *overrides)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 from detectron2.data import DatasetCatalog, MetadataCatalog
-from detectron2.evaluation import DatasetEvaluators, SemSegEvaluator
+from detectron2.evaluation import DatasetEvaluators
+from detectron2.structures import Boxes, Instances
 
 from rfpn.data.images import read_label_map
 from rfpn.data.panoptic import register_panoptic_folder
@@ -16,6 +17,7 @@ from rfpn.evaluation.convergence import ConvergenceEvaluator
 from rfpn.evaluation.instances import InstanceEvaluator
 from rfpn.evaluation.panoptic import PanopticEvaluator
 from rfpn.evaluation.pathfinder import PathfinderEvaluator
+from rfpn.evaluation.semantic import SemanticEvaluator
 from tests.data.tiny_panoptic import CATEGORIES, mixed_layouts, write_set
 
 
@@ -41,7 +43,7 @@ def kinds(evaluator) -> list[type]:
 def test_panoptic_sets_get_all_three(cfg, tmp_path, monkeypatch):
     monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))
     name = registered(tmp_path / "all", CATEGORIES, mixed_layouts())
-    assert kinds(build_evaluator(cfg, name)) == [SemSegEvaluator, InstanceEvaluator, PanopticEvaluator, ConvergenceEvaluator]
+    assert kinds(build_evaluator(cfg, name)) == [SemanticEvaluator, InstanceEvaluator, PanopticEvaluator, ConvergenceEvaluator]
 
 
 @pytest.mark.parametrize("road_as, miou", [(2, 100), (1, 50)])
@@ -66,7 +68,41 @@ def test_a_set_of_stuff_alone_has_no_instance_scores(cfg, tmp_path, monkeypatch)
     stuff = [category for category in CATEGORIES if not category["isthing"]]
     layout = [(stuff[0]["id"], (0, 0, 64, 30), 0), (stuff[1]["id"], (0, 30, 64, 48), 0)]
     name = registered(tmp_path / "stuff", stuff, [layout, layout])
-    assert kinds(build_evaluator(cfg, name)) == [SemSegEvaluator, PanopticEvaluator, ConvergenceEvaluator]
+    assert kinds(build_evaluator(cfg, name)) == [SemanticEvaluator, PanopticEvaluator, ConvergenceEvaluator]
+
+
+@pytest.mark.parametrize(
+    "architecture, evaluators, tasks",
+    [
+        ("GeneralizedRCNN", [InstanceEvaluator], ("bbox", "segm")),
+        ("RetinaNet", [InstanceEvaluator], ("bbox",)),
+        ("ProposalNetwork", [InstanceEvaluator], ("bbox",)),
+        ("SemanticSegmentor", [SemanticEvaluator], None),
+        ("OneOfTheUsersOwn", [SemanticEvaluator, InstanceEvaluator, PanopticEvaluator], None),
+    ],
+)
+def test_scores_are_of_what_the_model_gives(cfg, tmp_path, monkeypatch, architecture, evaluators, tasks):
+    monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))
+    name = registered(tmp_path / architecture, CATEGORIES, mixed_layouts())
+    cfg.MODEL.META_ARCHITECTURE = architecture
+    evaluator = build_evaluator(cfg, name)
+    assert kinds(evaluator) == [*evaluators, ConvergenceEvaluator]
+    assert tasks is None or evaluator._evaluators[0]._tasks == tasks
+
+
+def test_proposals_are_scored(cfg, tmp_path, monkeypatch):
+    monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))
+    name = registered(tmp_path / "proposals", CATEGORIES, mixed_layouts())
+    cfg.MODEL.META_ARCHITECTURE = "ProposalNetwork"
+    evaluator = build_evaluator(cfg, name)
+    evaluator.reset()
+    records = DatasetCatalog.get(name)
+    for record in records:
+        boxes = torch.tensor([a["bbox"] for a in record["annotations"]], dtype=torch.float32).reshape(-1, 4)
+        boxes[:, 2:] += boxes[:, :2]
+        proposals = Instances((48, 64), proposal_boxes=Boxes(boxes), objectness_logits=torch.zeros(len(boxes)))
+        evaluator.process([record], [{"proposals": proposals}])
+    assert evaluator.evaluate()["box_proposals"]["AR@100"] == 100
 
 
 def test_pathfinder(cfg):
@@ -90,6 +126,13 @@ def test_predictions_of_several_sets_lie_apart(cfg, tmp_path, monkeypatch):
         for name, folder in zip(sets, folders):
             evaluator = build_evaluator(cfg, name)
             assert {part._output_dir for part in evaluator._evaluators[:3]} == {f"{cfg.OUTPUT_DIR}/{folder}"}
+
+
+def test_a_model_that_gives_nothing_to_score_is_named(cfg):
+    MetadataCatalog.get("evaluators_boxes").evaluator_type = "coco"
+    cfg.MODEL.META_ARCHITECTURE = "SemanticSegmentor"
+    with pytest.raises(ValueError, match="evaluators_boxes: no evaluator for .*'coco' with MODEL.META_ARCHITECTURE 'SemanticS"):
+        build_evaluator(cfg, "evaluators_boxes")
 
 
 def test_an_unknown_type_is_named(cfg):

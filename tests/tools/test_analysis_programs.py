@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+import shutil
 from pathlib import Path
 
 import analysis_models
@@ -145,6 +146,22 @@ def test_contour_heat_maps(models, tmp_path):
     assert {path.name for path in tmp_path.glob("*.png")} == {"contour.png", "growth_a.png", "growth_b.png"}
 
 
+def test_contours_of_models_with_different_batches(models, tmp_path):
+    """Five images are more than a batch of one model and fewer than one of the other."""
+    a, b = models["pathfinder"]
+    larger = tmp_path / "larger"
+    shutil.copytree(Path(b.partition("=")[2].partition("=")[2]).parent, larger)
+    config = (larger / "config.yaml").read_text()
+    assert "IMS_PER_BATCH: 4" in config
+    (larger / "config.yaml").write_text(config.replace("IMS_PER_BATCH: 4", "IMS_PER_BATCH: 8"))
+    both = [a, f"--weights=larger={larger / 'model_final.pth'}"]
+    for weights in (both, both[::-1]):
+        run("contour", *weights, "--output", tmp_path / "out", "--images", 5, "--steps", 1)
+        table = rows(tmp_path / "out" / "contour.csv")
+        for name in ("a", "larger"):
+            assert [row["image"] for row in table if row["model"] == name] == list("01234")
+
+
 def test_models_of_the_zoo_are_read_with_their_own_configurations(models, tmp_path):
     trained = {name: Path(model_zoo.get_config(name).MODEL.WEIGHTS) for name in model_zoo.names()}
     weights = [f"{path.stem}={path}" for path in trained.values()]
@@ -162,6 +179,8 @@ def test_models_of_the_zoo_are_read_with_their_own_configurations(models, tmp_pa
         ("state_space", ["--components", -1], "--components must be at least 0"),
         ("state_space", ["--images", -1], "'-1' is not a whole number of at least 0"),
         ("flood_fill", ["--images", -1], "'-1' is not a whole number of at least 0"),
+        ("state_space", ["--sample", -300], "'-300' is not a whole number of at least 0"),
+        ("state_space", ["--sample", 6], "--sample must be below 6, the number of samples of a, got 6"),
         ("stability", ["--dataset", "analysis_scenes"], "analysis_scenes is no Pathfinder set, which PathfinderNet cannot read"),
         ("contour", ["--steps", -3], "'-3' is not a whole number of at least 0"),
         ("stability", ["--images", 0], "--images must be at least 1"),
@@ -180,6 +199,32 @@ def test_wrong_input_gives_one_line(models, tmp_path, capsys, job, arguments, wo
     assert end.value.code == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
     assert words in line
+
+
+@pytest.mark.parametrize("name", ["file", "allow_pickle"])
+def test_names_that_the_archive_cannot_hold_are_refused_early(models, tmp_path, capsys, monkeypatch, name):
+    monkeypatch.setattr(analyze_state_space, "load_models", lambda configs: pytest.fail("a model is built"))
+    with pytest.raises(SystemExit):
+        run("state_space", models["pathfinder"][0].replace("=a=", f"={name}="), "--output", tmp_path)
+    assert f"no model may be named {name!r}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "job, kind, options, file",
+    [
+        ("stability", "pathfinder", ["--images", 1, "--steps", 1], "stability.csv"),
+        ("flood_fill", "rfpn", ["--images", 1, "--steps", 1], "flood_fill.json"),
+        ("contour", "pathfinder", ["--images", 1, "--steps", 1], "contour.png"),
+        ("state_space", "rfpn", ["--images", 1], "state_space.csv"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_named(models, tmp_path, capsys, job, kind, options, file):
+    (tmp_path / file).mkdir()
+    with pytest.raises(SystemExit) as end:
+        run(job, *models[kind], "--output", tmp_path, *options)
+    assert end.value.code == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+    assert str(tmp_path / file) in line
 
 
 def test_models_that_cannot_be_looked_at(models, tmp_path, capsys):

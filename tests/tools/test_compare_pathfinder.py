@@ -1,7 +1,8 @@
 import cv2
 import numpy as np
 import pytest
-from compare_pathfinder import count_crossings, find_dashes, link_contours, main, measure_all, split_target
+from compare_pathfinder import count_crossings, find_dashes, link_contours, main, measure_all, read_reference, split_target
+from PIL import Image
 
 from rfpn.data.pathfinder.dataset import write_split
 from rfpn.data.pathfinder.generator import generate_sample
@@ -93,6 +94,18 @@ def test_other_pictures_are_refused(sample, tmp_path, capsys, change, words):
     with pytest.raises(SystemExit) as end:
         main(["--reference", str(tmp_path / "samples.npz"), "--lengths", "9"])
     assert end.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_folders_are_read_as_in_training(tmp_path):
+    """Greys of 16 bits keep their brightness."""
+    write_split(tmp_path, PathfinderSettings(9), "train", 1, progress=False)
+    (path,) = (tmp_path / "train" / "curv_contour_length_9" / "imgs").rglob("*.png")
+    before = read_reference(str(tmp_path / "train"), [9], 1)
+    Image.fromarray(np.array(Image.open(path)).astype(np.uint16) * 257).save(path)
+    after = read_reference(str(tmp_path / "train"), [9], 1)
+    assert len(np.unique(before["image_9"])) > 100
+    for name, pictures in before.items():
+        np.testing.assert_array_equal(after[name], pictures)
 
 
 def test_folders_of_a_generator(tmp_path, capsys):

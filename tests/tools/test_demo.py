@@ -158,6 +158,22 @@ def test_pictures_that_would_fill_the_memory_are_refused(capsys):
     assert "--side in [1, 4096]" in capsys.readouterr().err
 
 
+def test_a_folder_named_like_a_key_is_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "TEST.PNG").touch()
+    args = demo.parse_args(["--config-file", "c", "--input", "TEST", "SEED", "TEST.PNG", "MODEL.DEVICE", "cpu"])
+    assert args.input == ["TEST", "SEED", "TEST.PNG"] and args.opts == ["MODEL.DEVICE", "cpu"]
+
+
+def test_modules_that_cannot_be_imported_are_named(monkeypatch, capsys):
+    monkeypatch.setenv("RFPN_IMPORT", "no_such_module")
+    monkeypatch.delitem(sys.modules, "rfpn.data.builtin")
+    with pytest.raises(SystemExit) as end:
+        demo.parse_args(["--config-file", "c", "--input", "a.png"])
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("error: RFPN_IMPORT names no_such_module: ")
+
+
 def test_overrides_may_follow_the_inputs():
     args = demo.parse_args(["--config-file", "c", "--input", "a.png", "B.PNG", "MODEL.DEVICE", "cpu"])
     assert args.input == ["a.png", "B.PNG"] and args.opts == ["MODEL.DEVICE", "cpu"]

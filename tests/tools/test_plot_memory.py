@@ -60,12 +60,32 @@ def test_rows_of_a_cpu_have_no_memory(sweep):
     assert "| C-RBP | 10.0 | 200.0 | out of time |" in plot_memory.table(sweep)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda row: row.pop("outcome"),
+        lambda row: row.update(steps="1"),
+        lambda row: row.update(milliseconds=None),
+        lambda row: row.update(job=["pathfinder"]),
+    ],
+)
+def test_malformed_rows_are_named(sweep, tmp_path, monkeypatch, capsys, change):
+    change(sweep["rows"][1])
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(sweep))
+    with pytest.raises(SystemExit) as end:
+        _run(monkeypatch, path)
+    assert end.value.code == 2 and f"{path}: rows[1] does not come from" in capsys.readouterr().err
+
+
 def test_wrong_files_are_named(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         _run(monkeypatch, tmp_path / "none.json")
     other = tmp_path / "other.json"
-    other.write_text('{"rows": []}')
-    with pytest.raises(SystemExit):
-        _run(monkeypatch, other)
+    for rows in ({}, {"work": "", "card": "", "card_gibibytes": 1.0}):
+        other.write_text(json.dumps({"rows": "none", **rows}))
+        with pytest.raises(SystemExit):
+            _run(monkeypatch, other)
     errors = capsys.readouterr().err
-    assert "No such file or directory" in errors and "none.json" in errors and "other.json does not come from" in errors
+    assert "No such file or directory" in errors and "none.json" in errors
+    assert errors.count("other.json does not come from") == 2

@@ -13,7 +13,7 @@ from tests.analysis.tiny_runs import CONTOURS, EVERYTHING, SCENES, write_run
 METRICS = [
     {"iteration": 0, "total_loss": 3.0, "loss_mask": 1.0, "recurrent/residual": 0.5, "lr": 0.1},
     {"iteration": 1, "total_loss": 2.0, "loss_mask": 0.5, "recurrent/residual": 0.25, "lr": 0.05},
-    {"iteration": 2, "panoptic_seg/PQ": 12.0, "bbox/AP": 3.0, "bbox/AP-cat": 4.0},
+    {"iteration": 2, "panoptic_seg/PQ": 12.0, "bbox/AP": 3.0, "bbox/AP-cat": 4.0, "convergence/residual": 0.75},
 ]
 CONTOUR_METRICS = [METRICS[0], {"iteration": 1, "pathfinder/IoU": 0.25, "pathfinder/precision": 0.5}]
 
@@ -39,7 +39,10 @@ def headings(html):
 
 @pytest.mark.parametrize(
     "name, texts",
-    [("rfpn", ["R-FPN, C-RBP 2", "panoptic_seg", "00000002.png"]), ("pathfinder", ["hGRU", "sample_1.png"])],
+    [
+        ("rfpn", ["R-FPN, C-RBP 2", "panoptic_seg", "<h3>convergence</h3>", "00000002.png"]),
+        ("pathfinder", ["hGRU", "sample_1.png"]),
+    ],
 )
 def test_a_page_has_everything_and_asks_for_nothing(pages, name, texts):
     html = (pages / name / "report.html").read_text()
@@ -48,6 +51,10 @@ def test_a_page_has_everything_and_asks_for_nothing(pages, name, texts):
     assert html.count("<figcaption>ground truth") == html.count("<figcaption>prediction") == 2
     assert html.count("Plotly.addFrames(") == 2
     assert not re.findall(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=[\"'](?!data:)", html)
+
+
+def test_evaluations_add_no_iterations(pages):
+    assert report.tiles(report.read_run(str(pages / "rfpn")))["iterations"] == "2"
 
 
 def test_a_folder_with_curves_alone(pages, tmp_path):

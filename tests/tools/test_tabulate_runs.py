@@ -21,11 +21,22 @@ def _run(monkeypatch, *arguments):
 def test_last_values_their_mean_and_deviation(tmp_path, monkeypatch, capsys):
     first = _log(tmp_path, "1.json", {"iteration": 0, "loss_mask": 0.7}, {"iteration": 1, "loss_mask": 0.2, "PQ": 50.0})
     second = _log(tmp_path, "2.json", {"iteration": 1, "loss_mask": 0.4, "PQ": 52.0})
-    logs = ["--log", f"a={first}", "--log", f"a={second}", "--log", f"b={second}"]
+    third = _log(tmp_path, "3.json", {"iteration": 1, "loss_mask": 0.4, "residual": 0.5})
+    logs = ["--log", f"a={first}", "--log", f"a={second}", "--log", f"b={third}"]
     _run(monkeypatch, *logs, "--scores", "PQ,loss_mask,residual")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "| run | runs | PQ | loss_mask | residual |"
-    assert lines[2:] == ["| a | 2 | 51.0 ± 1.4 | 0.3 ± 0.14 |  |", "| b | 1 | 52.0 | 0.4 |  |"]
+    assert lines[2:] == ["| a | 2 | 51.0 ± 1.4 | 0.3 ± 0.14 |  |", "| b | 1 |  | 0.4 | 0.5 |"]
+
+
+def test_a_score_that_no_log_has_is_named(tmp_path, monkeypatch, capsys):
+    log = f"a={_log(tmp_path, '1.json', {'iteration': 0, 'loss_mask': 0.5})}"
+    with pytest.raises(SystemExit) as end:
+        _run(monkeypatch, "--log", log, "--scores", "loss_mask,foo")
+    captured = capsys.readouterr()
+    assert end.value.code == 2 and captured.err.endswith("no log has foo\n") and not captured.out
+    _run(monkeypatch, "--log", log)
+    assert capsys.readouterr().out.splitlines()[0] == "| run | runs | loss_mask |"
 
 
 def test_wrong_arguments_are_named(tmp_path, monkeypatch, capsys):

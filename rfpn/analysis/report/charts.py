@@ -16,6 +16,7 @@ RECURRENT_TITLES = {
 SCHEDULE_TITLES = {"lr": "learning rate", "time": "seconds an iteration", "max_mem": "GPU memory (MiB)"}
 # scores that are drawn at first; the others appear when clicked on in the legend
 _SHOWN = {"PQ", "PQ_th", "PQ_st", "IoU", "precision", "recall", "AP", "AP50", "AP75", "mIoU", "pACC"}
+_SHOWN |= {"residual", "unconverged_share"}
 
 # points of a line up to which each gets a mark
 _MARKED = 50

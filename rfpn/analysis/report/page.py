@@ -161,13 +161,14 @@ def scores_html(run: Run) -> str:
     parts = []
     for task, series in run.scores.items():
         totals = {name: values for name, values in series.items() if "-" not in name}
-        main = next((name for name in ("PQ", "IoU", "AP", "mIoU") if name in totals), next(iter(totals), None))
-        if main is None:
+        if not totals:
             continue
-        iterations, values = totals[main]
+        main = next((name for name in ("PQ", "IoU", "AP", "mIoU") if name in totals), None)
+        iterations, values = totals[main or next(iter(totals))]
         best = max(range(len(values)), key=lambda i: (values[i] == values[i], values[i]))  # NaN is below all
         head = {f"last, iteration {iterations[-1]}": iterations[-1]}
-        if best < len(values) - 1:
+        # of other scores, as residuals, the highest may be the worst
+        if main and best < len(values) - 1:
             head[f"best {main}, iteration {iterations[best]}"] = iterations[best]
         rows = [
             [name, *(number(dict(zip(x, y)).get(iteration, float("nan"))) for iteration in head.values())]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rfpn.config import get_cfg, read_settings, settings_of
 
 # names that this project's and Detectron2's evaluators give their results
-TASKS = ("panoptic_seg", "texture_conflict", "no_texture_conflict", "pathfinder", "segm", "bbox", "sem_seg")
+TASKS = ("panoptic_seg", "texture_conflict", "no_texture_conflict", "pathfinder", "segm", "bbox", "sem_seg", "convergence")
 
 Series = tuple[list[int], list[float]]  # iterations or steps of processing, values
 

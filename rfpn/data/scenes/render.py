@@ -1,5 +1,6 @@
 """Renders one scene: picture, segment ids and segment records."""
 
+import math
 from typing import NamedTuple
 
 import cv2
@@ -49,8 +50,8 @@ class SceneOptions(NamedTuple):
                 raise ValueError(f"{name}: needs a share in [0, 1], got {getattr(self, name)}")
         if min(self.height, self.width) < 32:
             raise ValueError(f"size: needs at least 32 pixels, got {self.height}x{self.width}")
-        if self.noise < 0:
-            raise ValueError(f"noise: needs to be at least 0, got {self.noise}")
+        if not 0 <= self.noise < math.inf:
+            raise ValueError(f"noise: needs to be at least 0 and finite, got {self.noise}")
 
 
 class Scene(NamedTuple):

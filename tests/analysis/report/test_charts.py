@@ -42,8 +42,10 @@ def test_a_single_point_can_be_seen_and_many_are_a_line():
 
 def test_scores_leave_out_single_classes_and_single_evaluations():
     once = {"PQ": ([39], [50.0])}
-    (figure,) = score_charts({"bbox": {"AP": SERIES, "AP-cat": SERIES, "APl": SERIES}, "panoptic_seg": once})
+    scores = {"bbox": {"AP": SERIES, "AP-cat": SERIES, "APl": SERIES}, "panoptic_seg": once}
+    figure, settled = score_charts({**scores, "convergence": {"residual": SERIES}})
     assert [(line.name, line.visible) for line in figure.data] == [("AP", True), ("APl", "legendonly")]
+    assert [(line.name, line.visible) for line in settled.data] == [("residual", True)]
 
 
 def test_time_courses_of_several_models():

@@ -32,6 +32,13 @@ def test_tables_show_the_last_and_the_best_evaluation():
     assert cells == ["", "last, iteration 30", "best PQ, iteration 20", "PQ", "44.4", "55.5", "PQ_th", "–", "–"]
 
 
+def test_the_highest_residual_is_not_the_best():
+    scores = {"residual": ([10, 20], [0.5, 0.25]), "unconverged_share": ([10, 20], [1.0, 0.0])}
+    html = page.scores_html(run({"convergence": scores}))
+    cells = re.findall(r"<t[dh][^>]*>([^<]*)</t[dh]>", html)
+    assert cells == ["", "last, iteration 20", "residual", "0.25", "unconverged_share", "0"]
+
+
 def test_scores_of_single_classes_are_folded():
     scores = {"bbox": {"AP": ([1], [5.0]), "AP-cat": ([1], [7.0])}, "segm": {"AP-cat": ([1], [8.0])}}
     html = page.scores_html(run(scores))

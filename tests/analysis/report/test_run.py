@@ -33,6 +33,14 @@ def test_scalars_and_scores_are_told_apart(tmp_path):
     assert run.settings == {} and run.changed == []
 
 
+def test_how_far_states_settled_is_a_score(tmp_path):
+    write_metrics(tmp_path, [*ROWS[:2], ROWS[2] | {"convergence/residual": 0.25, "convergence/unconverged_share": 1.0}])
+    run = read_run(str(tmp_path))
+    assert set(run.scalars) == {"total_loss", "loss_mask", "recurrent/residual"}
+    assert list(run.scores)[-1] == "convergence"
+    assert run.scores["convergence"] == {"residual": ([40], [0.25]), "unconverged_share": ([40], [1.0])}
+
+
 def test_scores_of_several_data_sets_keep_their_names(tmp_path):
     write_metrics(tmp_path, [{"iteration": 1, "pathfinder_14_test/pathfinder/IoU": 0.5, "b/pathfinder/IoU": 0.4}])
     assert set(read_run(str(tmp_path)).scores) == {"pathfinder_14_test/pathfinder", "b/pathfinder"}

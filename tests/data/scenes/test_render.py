@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 
@@ -86,6 +88,8 @@ def test_colour_does_not_reveal_the_class_of_a_thing():
         ("texture_conflict", -0.1),
         ("height", 8),
         ("noise", -1.0),
+        ("noise", math.nan),
+        ("noise", math.inf),
     ],
 )
 def test_options_out_of_range_are_named(option, value):

@@ -1,0 +1,126 @@
+"""What the keys of a configuration may be, as far as nothing else sees to it."""
+
+import math
+import sys
+from numbers import Real
+
+from detectron2.config import CfgNode
+
+from rfpn.config import get_cfg
+from rfpn.engine.optimizer import OPTIMIZERS
+from rfpn.engine.step import DTYPES
+from rfpn.layers.checks import Range, check_setting
+from rfpn.modeling.norms import check_norm_names
+
+_COUNT = Range(1, math.inf, whole=True)
+_PIXELS = Range(1, 100_000, whole=True)
+# 0: no resizing
+_EDGE = Range(0, 100_000, whole=True)
+# where Detectron2 stumbles late or without a name, or where a slip of the keyboard would fill the memory
+_RULES = {
+    # numpy takes 32 bits, and each process adds its number
+    "SEED": Range(-math.inf, 2**32 - 2**16, whole=True),
+    "DATALOADER.NUM_WORKERS": Range(0, 1024, whole=True),
+    "INPUT.CROP.TYPE": ("relative_range", "relative", "absolute", "absolute_range"),
+    "INPUT.MAX_SIZE_TEST": _PIXELS,
+    "INPUT.MAX_SIZE_TRAIN": _PIXELS,
+    "INPUT.MIN_SIZE_TEST": _EDGE,
+    "INPUT.MIN_SIZE_TRAIN_SAMPLING": ("choice", "range"),
+    "INPUT.PATHFINDER_SIZE": Range(1, 4096, whole=True),
+    "INPUT.RANDOM_FLIP": ("horizontal", "vertical", "none"),
+    "MODEL.PATHFINDER.FEEDFORWARD_LAYERS": Range(1, 1000, whole=True),
+    "MODEL.RECURRENT.KERNEL_SIZE": Range(0, 255, whole=True),
+    "SOLVER.ACCUMULATE": Range(1, 10_000, whole=True),
+    "SOLVER.AMP.DTYPE": tuple(DTYPES),
+    "SOLVER.BASE_LR": Range(0, sys.float_info.max),
+    "SOLVER.CHECKPOINT_PERIOD": _COUNT,
+    "SOLVER.CLIP_GRADIENTS.CLIP_TYPE": ("value", "norm"),
+    "SOLVER.IMS_PER_BATCH": _COUNT,
+    "SOLVER.MAX_ITER": _COUNT,
+    "SOLVER.OPTIMIZER": OPTIMIZERS,
+    "SOLVER.SKIP_NONFINITE": Range(0, math.inf, whole=True),
+    "TEST.PQ_WORKERS": Range(1, 1024, whole=True),
+}
+# what serves none of the models here
+_OFF = {"MODEL.KEYPOINT_ON": "keypoints", "TEST.AUG.ENABLED": "test-time augmentation"}
+# what evaluations call their scores
+_TASKS = ("sem_seg", "bbox", "segm", "box_proposals", "panoptic_seg", "texture_conflict", "no_texture_conflict", "convergence")
+_PATHFINDER_TASKS = ("pathfinder", "convergence")
+
+
+def check_values(cfg: CfgNode) -> None:
+    """Check each key by itself, and keys that must go together. Raises ValueError naming the key."""
+    defaults = get_cfg()
+    for key in leaves(cfg):
+        # yacs lets None through whatever the type
+        if value_of(cfg, key) is None and value_of(defaults, key) is not None:
+            raise ValueError(f"{key} must not be None")
+    for key, rule in _RULES.items():
+        check_setting(key, value_of(cfg, key), rule)
+    for key, what in _OFF.items():
+        if value_of(cfg, key):
+            raise ValueError(f"{key} must be False: Detectron2's {what} serves none of the models here")
+    _check_pictures(cfg.INPUT)
+    check_norm_names(cfg)
+    if cfg.MODEL.META_ARCHITECTURE == "PanopticFPN" and not cfg.MODEL.MASK_ON:
+        raise ValueError("MODEL.MASK_ON must be True with MODEL.META_ARCHITECTURE 'PanopticFPN', which pastes masks")
+    head = cfg.MODEL.SEM_SEG_HEAD
+    if not head.IGNORE_VALUE >= head.NUM_CLASSES:
+        raise ValueError(
+            f"MODEL.SEM_SEG_HEAD.IGNORE_VALUE must be none of the MODEL.SEM_SEG_HEAD.NUM_CLASSES {head.NUM_CLASSES} classes, "
+            f"such as 255, got {head.IGNORE_VALUE}"
+        )
+    channels = 1 if cfg.INPUT.FORMAT == "L" else 3
+    for key in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD"):
+        value = value_of(cfg, key)
+        if len(value) != channels:
+            raise ValueError(f"{key} must have {channels} value(s) with INPUT.FORMAT {cfg.INPUT.FORMAT}, got {value}")
+
+
+def _check_pictures(node: CfgNode) -> None:
+    """Sizes of training pictures and of what is cut out of them."""
+    sizes, sampling = node.MIN_SIZE_TRAIN, node.MIN_SIZE_TRAIN_SAMPLING
+    for size in sizes:
+        check_setting("INPUT.MIN_SIZE_TRAIN", size, _EDGE)
+    if not sizes or (sampling == "range" and not (len(sizes) == 2 and sizes[0] <= sizes[1])):
+        wanted = "the least and the largest size" if sampling == "range" else "one size or more"
+        raise ValueError(f"INPUT.MIN_SIZE_TRAIN must be {wanted} with INPUT.MIN_SIZE_TRAIN_SAMPLING {sampling!r}, got {sizes}")
+    crop = node.CROP
+    if len(crop.SIZE) != 2:
+        raise ValueError(f"INPUT.CROP.SIZE must be two numbers, got {crop.SIZE}")
+    for size in crop.SIZE:
+        if crop.TYPE.startswith("absolute"):
+            check_setting("INPUT.CROP.SIZE", size, _PIXELS)
+        elif not (isinstance(size, Real) and 0 < size <= 1):
+            raise ValueError(f"INPUT.CROP.SIZE must lie in (0, 1] with INPUT.CROP.TYPE {crop.TYPE!r}, got {size!r}")
+
+
+def check_expected_results(cfg: CfgNode) -> None:
+    """Raise ValueError where the scores of an evaluation could not be compared with TEST.EXPECTED_RESULTS."""
+    expected = cfg.TEST.EXPECTED_RESULTS
+    tasks = _PATHFINDER_TASKS if cfg.MODEL.META_ARCHITECTURE == "PathfinderNet" else _TASKS
+    for row in expected:
+        if not (isinstance(row, (list, tuple)) and len(row) == 4 and isinstance(row[1], str)):
+            raise ValueError(f"TEST.EXPECTED_RESULTS must be a list of [task, metric, score, tolerance], got {row!r} in it")
+        check_setting("TEST.EXPECTED_RESULTS: a task", row[0], tasks)
+        for name, value in zip(("score", "tolerance"), row[2:]):
+            check_setting(f"TEST.EXPECTED_RESULTS: a {name}", value, Range(-math.inf, math.inf))
+    if expected and len(cfg.DATASETS.TEST) != 1:
+        raise ValueError(
+            f"TEST.EXPECTED_RESULTS is of one data set, but DATASETS.TEST is {cfg.DATASETS.TEST}; set the former to []"
+        )
+
+
+def leaves(node: CfgNode, prefix: str = "") -> list[str]:
+    """Full names of all keys of a configuration."""
+    keys = []
+    for key, value in node.items():
+        keys += leaves(value, f"{prefix}{key}.") if isinstance(value, CfgNode) else [prefix + key]
+    return keys
+
+
+def value_of(node: CfgNode, key: str):
+    """The value of a key by its full name."""
+    for part in key.split("."):
+        node = node[part]
+    return node

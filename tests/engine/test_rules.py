@@ -1,0 +1,101 @@
+"""What keys may be: a value that cannot work is named before anything starts."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from rfpn.engine.rules import check_expected_results
+from rfpn.engine.setup import load_cfg
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.mark.parametrize(
+    "overrides, words",
+    [
+        (["MODEL.MASK_ON", "False"], "MODEL.MASK_ON must be True"),
+        (["MODEL.PIXEL_MEAN", "[1.0, 2.0]"], "MODEL.PIXEL_MEAN must have 3 value.s. with INPUT.FORMAT BGR"),
+        (["INPUT.FORMAT", "L"], "MODEL.PIXEL_MEAN must have 1 value.s. with INPUT.FORMAT L"),
+        (["TEST.AUG.ENABLED", "True"], "TEST.AUG.ENABLED must be False"),
+        (["MODEL.PIXEL_STD", "[1.0]"], "MODEL.PIXEL_STD must have 3 value"),
+        (["MODEL.SEM_SEG_HEAD.IGNORE_VALUE", "3"], "MODEL.SEM_SEG_HEAD.IGNORE_VALUE must be none of .* 54 classes"),
+        (["MODEL.SEM_SEG_HEAD.IGNORE_VALUE", "-1"], "MODEL.SEM_SEG_HEAD.IGNORE_VALUE must be none of"),
+        (["INPUT.MIN_SIZE_TRAIN", "(8,)", "INPUT.MIN_SIZE_TRAIN_SAMPLING", "range"], "MIN_SIZE_TRAIN must be the least"),
+        (["INPUT.MIN_SIZE_TRAIN", "(9, 8)", "INPUT.MIN_SIZE_TRAIN_SAMPLING", "range"], "MIN_SIZE_TRAIN must be the least"),
+        (["INPUT.CROP.TYPE", "absolute", "INPUT.CROP.SIZE", "[0.5, 64]"], "INPUT.CROP.SIZE must be a whole number"),
+    ],
+)
+def test_keys_that_cannot_go_together_are_named(overrides, words):
+    config = CONFIGS / "COCO-PanopticSegmentation" / "rfpn_R_50_1x.yaml"
+    with pytest.raises(ValueError, match=words):
+        load_cfg(str(config), overrides)
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("INPUT.CROP.SIZE", "[0.0, 0.5]"),
+        ("INPUT.CROP.SIZE", "[0.5, 64]"),
+        ("INPUT.CROP.SIZE", "[0.5]"),
+        ("INPUT.CROP.SIZE", "['a', 0.5]"),
+        ("INPUT.CROP.TYPE", "foo"),
+        ("INPUT.MAX_SIZE_TEST", 0),
+        ("INPUT.MAX_SIZE_TRAIN", 0),
+        ("INPUT.MIN_SIZE_TEST", -5),
+        ("INPUT.MIN_SIZE_TRAIN", "()"),
+        ("INPUT.MIN_SIZE_TRAIN", "(64, -1)"),
+        ("INPUT.MIN_SIZE_TRAIN", "('a',)"),
+        ("INPUT.MIN_SIZE_TRAIN_SAMPLING", "foo"),
+        ("INPUT.RANDOM_FLIP", "foo"),
+        ("MODEL.FPN.NORM", "LN2"),
+        ("MODEL.KEYPOINT_ON", True),
+        ("MODEL.WEIGHTS", None),
+        ("OUTPUT_DIR", None),
+        ("SEED", 5_000_000_000),
+        ("SOLVER.CLIP_GRADIENTS.CLIP_TYPE", "foo"),
+        ("SOLVER.IMS_PER_BATCH", None),
+    ],
+)
+def test_values_that_cannot_work_are_named(key, value):
+    with pytest.raises(ValueError, match=key):
+        load_cfg("", [key, value])
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "SEED -1 SOLVER.WEIGHT_DECAY_BIAS None INPUT.MIN_SIZE_TEST 0 INPUT.MIN_SIZE_TRAIN (0,)",
+        "INPUT.MIN_SIZE_TRAIN (64,128) INPUT.MIN_SIZE_TRAIN_SAMPLING range INPUT.CROP.SIZE [1.0,0.1]",
+        "INPUT.CROP.TYPE absolute_range INPUT.CROP.SIZE [32,64] SEED 4000000000",
+    ],
+)
+def test_values_at_the_ends_are_taken(overrides):
+    load_cfg("", overrides.split())
+
+
+@pytest.mark.parametrize(
+    "sets, expected",
+    [
+        (1, [["panoptic_seg", 50.0]]),
+        (1, ["PQ"]),
+        (2, [["panoptic_seg", "PQ", 50.0, 1.0]]),
+        (1, [["panoptic", "PQ", 50.0, 1.0]]),
+        (1, [["pathfinder", "IoU", 0.5, 0.1]]),
+        (1, [["panoptic_seg", 3, 50.0, 1.0]]),
+        (1, [["panoptic_seg", "PQ", "50", 1.0]]),
+        (1, [["panoptic_seg", "PQ", 50.0, None]]),
+        (1, [["panoptic_seg", "PQ", math.nan, 1.0]]),
+    ],
+)
+def test_expected_results_that_cannot_be_compared_are_refused(sets, expected):
+    cfg = load_cfg("", ["DATASETS.TEST", ("one", "two")[:sets], "TEST.EXPECTED_RESULTS", expected])
+    with pytest.raises(ValueError, match="TEST.EXPECTED_RESULTS"):
+        check_expected_results(cfg)
+
+
+@pytest.mark.parametrize("task", ["panoptic_seg", "pathfinder"])
+def test_expected_results_that_can_be_compared_are_taken(task):
+    architecture = "PathfinderNet" if task == "pathfinder" else "PanopticFPN"
+    overrides = ["MODEL.META_ARCHITECTURE", architecture, "MODEL.MASK_ON", True, "DATASETS.TEST", ("one",)]
+    check_expected_results(load_cfg("", [*overrides, "TEST.EXPECTED_RESULTS", [[task, "PQ", 50, math.inf]]]))

@@ -1,0 +1,51 @@
+"""mIoU counts classes and void, and nothing else."""
+
+import numpy as np
+import pytest
+import torch
+from detectron2.data import DatasetCatalog
+from PIL import Image
+
+from rfpn.data.images import read_label_map
+from rfpn.data.panoptic import register_panoptic_folder
+from rfpn.evaluation.semantic import SemanticEvaluator
+from tests.data.tiny_panoptic import mixed_layouts, write_set
+
+
+@pytest.fixture
+def evaluator(tmp_path, monkeypatch):
+    monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))
+    name = f"semantic_{tmp_path.name}"
+    register_panoptic_folder(name, str(write_set(tmp_path / "set", mixed_layouts())), "train")
+    evaluator = SemanticEvaluator(name, str(tmp_path / "output"))
+    evaluator.reset()
+    evaluator.records = DatasetCatalog.get(name)
+    return evaluator
+
+
+def score(evaluator, size=(48, 64)):
+    evaluator.process(evaluator.records[:1], [{"sem_seg": torch.zeros(3, *size)}])
+
+
+# 3 counts as void, 4 as another class; 9 has no place in the counts
+@pytest.mark.parametrize("value", [3, 4, 9])
+def test_a_value_that_is_no_class_is_named(evaluator, value):
+    score(evaluator)
+    path = evaluator.records[0]["sem_seg_file_name"]
+    labels = read_label_map(path)
+    labels[0, 0] = value
+    Image.fromarray(labels).save(path)
+    with pytest.raises(ValueError, match=f"label1.png: has the value {value}, .*NUM_CLASSES is 3"):
+        score(evaluator)
+
+
+def test_label_map_of_another_size_is_named(evaluator):
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(evaluator.records[0]["sem_seg_file_name"])
+    with pytest.raises(ValueError, match=r"label1.png: label map \(8, 8\) does not fit its picture \(48, 64\)"):
+        score(evaluator)
+
+
+def test_a_missing_label_map_is_named(evaluator):
+    evaluator.input_file_to_gt_file = {evaluator.records[0]["file_name"]: "gone.png"}
+    with pytest.raises(FileNotFoundError, match="gone.png: no such image"):
+        score(evaluator)
