@@ -12,10 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from rfpn.config import get_cfg
+from rfpn.config import flatten, get_cfg
 from rfpn.data.pathfinder.registration import register_pathfinder
 from rfpn.data.programs import one_line_errors
-from rfpn.engine.rules import leaves
 from rfpn.engine.setup import load_cfg
 from rfpn.engine.step import TrainStep
 from rfpn.engine.trainer import Trainer
@@ -84,7 +83,7 @@ SHARED += ["MODEL.DEVICE", "cpu", "MODEL.WEIGHTS", ""]
 
 
 def test_every_key_has_a_strategy():
-    assert LIKELY.keys() == set(leaves(get_cfg())) - set(leaves(detectron2_cfg()))
+    assert LIKELY.keys() == flatten(get_cfg()).keys() - flatten(detectron2_cfg()).keys()
 
 
 def train_pathfinder(overrides: list, folder) -> None:

@@ -6,7 +6,7 @@ from numbers import Real
 
 from detectron2.config import CfgNode
 
-from rfpn.config import get_cfg
+from rfpn.config import flatten, get_cfg
 from rfpn.engine.optimizer import OPTIMIZERS
 from rfpn.engine.step import DTYPES
 from rfpn.layers.checks import Range, check_setting
@@ -50,15 +50,15 @@ _PATHFINDER_TASKS = ("pathfinder", "convergence")
 
 def check_values(cfg: CfgNode) -> None:
     """Check each key by itself, and keys that must go together. Raises ValueError naming the key."""
-    defaults = get_cfg()
-    for key in leaves(cfg):
+    values, defaults = flatten(cfg), flatten(get_cfg())
+    for key, value in values.items():
         # yacs lets None through whatever the type
-        if value_of(cfg, key) is None and value_of(defaults, key) is not None:
+        if value is None and defaults.get(key) is not None:
             raise ValueError(f"{key} must not be None")
     for key, rule in _RULES.items():
-        check_setting(key, value_of(cfg, key), rule)
+        check_setting(key, values[key], rule)
     for key, what in _OFF.items():
-        if value_of(cfg, key):
+        if values[key]:
             raise ValueError(f"{key} must be False: Detectron2's {what} serves none of the models here")
     _check_pictures(cfg.INPUT)
     check_norm_names(cfg)
@@ -72,9 +72,8 @@ def check_values(cfg: CfgNode) -> None:
         )
     channels = 1 if cfg.INPUT.FORMAT == "L" else 3
     for key in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD"):
-        value = value_of(cfg, key)
-        if len(value) != channels:
-            raise ValueError(f"{key} must have {channels} value(s) with INPUT.FORMAT {cfg.INPUT.FORMAT}, got {value}")
+        if len(values[key]) != channels:
+            raise ValueError(f"{key} must have {channels} value(s) with INPUT.FORMAT {cfg.INPUT.FORMAT}, got {values[key]}")
 
 
 def _check_pictures(node: CfgNode) -> None:
@@ -110,17 +109,3 @@ def check_expected_results(cfg: CfgNode) -> None:
             f"TEST.EXPECTED_RESULTS is of one data set, but DATASETS.TEST is {cfg.DATASETS.TEST}; set the former to []"
         )
 
-
-def leaves(node: CfgNode, prefix: str = "") -> list[str]:
-    """Full names of all keys of a configuration."""
-    keys = []
-    for key, value in node.items():
-        keys += leaves(value, f"{prefix}{key}.") if isinstance(value, CfgNode) else [prefix + key]
-    return keys
-
-
-def value_of(node: CfgNode, key: str):
-    """The value of a key by its full name."""
-    for part in key.split("."):
-        node = node[part]
-    return node
