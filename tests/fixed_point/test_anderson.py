@@ -57,6 +57,20 @@ def test_E6_does_not_depend_on_the_batch(count):
         torch.testing.assert_close(alone.state[0], together.state[i], rtol=1e-5, atol=1e-9)
 
 
+def test_E6_a_settled_sample_keeps_its_iterate_where_others_act_on_it():
+    points = []
+
+    def update(x, h):
+        points.append(h.clone())
+        return torch.stack([1 + 0.02 * h[1], torch.cos(3 * h[1])])
+
+    start = torch.zeros(2, 1, dtype=torch.float64)
+    whole = anderson(update, start, start, 12, 0.03)
+    first = int(whole.steps[0])
+    assert first < int(whole.steps[1]) and len({float(h[0]) for h in points[first - 1 :]}) == 1
+    torch.testing.assert_close(whole.state[0], anderson(update, start, start, first, 0.03).state[0])
+
+
 def test_E1_nan_is_reported_and_stays_in_its_sample():
     x = random((3, 6)).abs()
     x[1, 0] = -1

@@ -135,6 +135,12 @@ def test_channels_that_the_gate_cannot_take_are_named():
         HGRUMaskHead.from_config(cfg, ShapeSpec(channels=6, height=14, width=14))
 
 
+def test_the_deconvolution_starts_as_mask_rcnns():
+    # Kaiming's normal of the outputs' fan, as in Detectron2's own mask head
+    weight = head(64, deconv_channels=16).deconv.weight.detach()
+    assert abs(float(weight.std()) / (2 / (64 * 4)) ** 0.5 - 1) < 0.05
+
+
 def test_penalty_is_weighted():
     x, found = torch.rand(3, 32, 14, 14) * 20, []
     for weight in (1.0, 10.0):
