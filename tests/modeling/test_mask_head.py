@@ -124,6 +124,11 @@ def test_stopping_per_roi_says_how_many_steps_were_used():
     assert alone.mask_steps[0] == second.mask_steps[1]
 
 
+def test_an_unknown_norm_is_named():
+    with pytest.raises(ValueError, match="MODEL.ROI_MASK_HEAD.NORM 'none' is no norm"):
+        head(norm="none")
+
+
 def test_a_weight_without_a_penalty_is_named():
     with pytest.raises(ValueError, match="HGRUMaskHead lipschitz_weight needs a recurrent layer with lipschitz=True"):
         head(recurrent={"lipschitz": False})
@@ -202,7 +207,6 @@ def test_copies_of_the_released_cell_must_agree(reference):
         (["MODEL.RECURRENT.GRADIENT", "magic"], "MODEL.RECURRENT.GRADIENT"),
         (["MODEL.RECURRENT.KERNEL_SIZE", "4"], "MODEL.RECURRENT.KERNEL_SIZE"),
         (["MODEL.ROI_MASK_HEAD.CONV_DIM", "0"], "MODEL.ROI_MASK_HEAD.CONV_DIM"),
-        (["MODEL.ROI_MASK_HEAD.NORM", "none"], "MODEL.ROI_MASK_HEAD.NORM 'none' is no norm"),
     ],
 )
 def test_a_value_that_cannot_work_is_named(override, key):
