@@ -36,7 +36,9 @@ section { margin: 18px 0; padding: 18px; background: #fff; border: 1px solid var
 .tile { padding: 8px 16px; background: #fff; border: 1px solid var(--line); border-radius: 10px; }
 .tile b { display: block; font-size: 20px; }
 .tile span { color: var(--soft); font-size: 13px; }
-.charts { display: grid; gap: 14px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 360px), 1fr)); }
+/* by their number, not auto-fit: a chart is drawn before the next one is there, and would take its place */
+.charts { display: grid; gap: 14px; --least: max(360px, 100% / var(--count) - 14px); }
+.charts { grid-template-columns: repeat(auto-fill, minmax(min(100%, var(--least)), 1fr)); }
 .charts > div { min-width: 0; }
 .tables { display: grid; gap: 14px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 250px), 1fr)); }
 .sample { display: grid; gap: 10px; grid-template-columns: repeat(auto-fit, minmax(200px, 1fr)); max-width: 1020px; }
@@ -116,7 +118,7 @@ def charts_html(figures: list[go.Figure]) -> str:
     options = {"include_plotlyjs": False, "full_html": False, "auto_play": False}
     options["config"] = {"displayModeBar": False, "responsive": True}
     parts = [f"<div>{figure.to_html(default_height=f'{figure.layout.height}px', **options)}</div>" for figure in figures]
-    return f'<div class="charts">{"".join(parts)}</div>' if parts else ""
+    return f'<div class="charts" style="--count: {len(parts)}">{"".join(parts)}</div>' if parts else ""
 
 
 def data_uri(picture: np.ndarray) -> str:
