@@ -1,6 +1,5 @@
 """Predictions drawn over their images, for Pathfinder models, R-FPN and every other model of Detectron2."""
 
-import cv2
 import numpy as np
 import torch
 from detectron2.config import CfgNode
@@ -14,6 +13,7 @@ from torch import nn
 from rfpn.analysis.figures import draw_contour, draw_instances, draw_panoptic, draw_semantic
 from rfpn.analysis.time_course import step_outputs
 from rfpn.analysis.unrolling import has_recurrent_layer, is_pathfinder, trained_steps
+from rfpn.data.pathfinder.mapper import resize
 from rfpn.evaluation.panoptic import visible_segments
 from rfpn.layers import RecurrentLayer
 
@@ -119,9 +119,7 @@ class ContourOverlay(Overlay):
 
     def prepare(self, image: np.ndarray) -> dict:
         """Grey, at ``INPUT.PATHFINDER_SIZE``, as :class:`rfpn.data.pathfinder.mapper.PathfinderMapper` reads it."""
-        grey, side = _in_format(image, "L")[..., 0], self.cfg.INPUT.PATHFINDER_SIZE
-        if grey.shape != (side, side):
-            grey = cv2.resize(grey, (side, side), interpolation=cv2.INTER_CUBIC)
+        grey = resize(_in_format(image, "L")[..., 0], self.cfg.INPUT.PATHFINDER_SIZE)
         # Pillow's pixels cannot be written to, which PyTorch asks for
         return {"image": torch.from_numpy(np.array(grey[None]))}
 

@@ -1,5 +1,5 @@
 """Evaluators by a data set's ``evaluator_type``."""
 
-from rfpn.evaluation.build import build_evaluator
+from rfpn.evaluation.build import TASKS, build_evaluator
 
-__all__ = ["build_evaluator"]
+__all__ = ["TASKS", "build_evaluator"]

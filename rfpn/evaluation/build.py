@@ -13,6 +13,10 @@ from rfpn.evaluation.panoptic import PanopticEvaluator
 from rfpn.evaluation.pathfinder import PathfinderEvaluator
 from rfpn.evaluation.semantic import SemanticEvaluator
 
+# what evaluators call their results, in the order of a report
+TASKS = ("panoptic_seg", "texture_conflict", "no_texture_conflict", "pathfinder", "segm", "bbox", "box_proposals", "sem_seg")
+TASKS += ("convergence",)
+
 
 def build_evaluator(cfg: CfgNode, dataset_name: str, output_folder: str | None = None) -> DatasetEvaluator:
     """Evaluators for a data set by its ``evaluator_type``.

@@ -51,4 +51,5 @@ def check_options(options: dict, spell: Callable[[str], str] = "RecurrentLayer {
         if options["gradient"] != "rbp" and options[name] != usual:
             raise ValueError(f"{spell(name)} {options[name]!r} needs {spell('gradient')} 'rbp', got {options['gradient']!r}")
     if options["extra_steps"] and options["solver"] != "steps":
-        raise ValueError(f"{spell('extra_steps')} {options['extra_steps']} needs {spell('solver')} 'steps', got {options['solver']!r}")
+        extra = f"{spell('extra_steps')} {options['extra_steps']}"
+        raise ValueError(f"{extra} needs {spell('solver')} 'steps', got {options['solver']!r}")

@@ -1,12 +1,13 @@
 """The recurrent mask head of R-FPN: one hGRU in place of Mask R-CNN's four convolutions (P§4.2)."""
 
 from detectron2.config import configurable
-from detectron2.layers import ShapeSpec, get_norm
+from detectron2.layers import ShapeSpec
 from detectron2.modeling.roi_heads.mask_head import ROI_MASK_HEAD_REGISTRY, BaseMaskRCNNHead
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rfpn.layers import GALAHGRUCell, RecurrentLayer
+from rfpn.modeling.norms import named_norm
 from rfpn.modeling.recurrent import check_penalised, recurrent_options
 
 
@@ -117,8 +118,5 @@ class HGRUMaskHead(BaseMaskRCNNHead):
 
 def _readout_norm(name: str, channels: int) -> nn.Module:
     # Detectron2's own synchronised norm also takes zero RoIs on some or all processes, and runs on CPU
-    try:
-        norm = get_norm("naiveSyncBN_N" if name == "SyncBN" else name, channels)
-    except KeyError:
-        raise ValueError(f"MODEL.ROI_MASK_HEAD.NORM {name!r} is no norm that Detectron2 knows") from None
+    norm = named_norm("ROI_MASK_HEAD", "naiveSyncBN_N" if name == "SyncBN" else name, channels)
     return nn.Identity() if norm is None else norm

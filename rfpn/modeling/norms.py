@@ -8,7 +8,7 @@ from torch import nn
 def check_norm_names(cfg: CfgNode) -> None:
     """Raise ValueError naming the key whose norm Detectron2 does not know."""
     for key in ("RESNETS", "FPN", "SEM_SEG_HEAD", "ROI_BOX_HEAD", "ROI_MASK_HEAD", "RETINANET"):
-        _norm(key, cfg.MODEL[key].NORM)
+        named_norm(key, cfg.MODEL[key].NORM)
 
 
 def check_norms(cfg: CfgNode) -> None:
@@ -26,14 +26,15 @@ def check_norms(cfg: CfgNode) -> None:
         ("ROI_MASK_HEAD", mask, cfg.MODEL.MASK_ON and not replaced),
         ("ROI_BOX_HEAD", box, box.NUM_CONV > 0),
     ):
-        if convolutional and isinstance(_norm(key, head.NORM), nn.SyncBatchNorm):
+        if convolutional and isinstance(named_norm(key, head.NORM), nn.SyncBatchNorm):
             raise ValueError(
                 f"MODEL.{key}.NORM {head.NORM} cannot train {head.NAME} on images without RoIs; take GN, or naiveSyncBN_N"
             )
 
 
-def _norm(key: str, name: str) -> nn.Module | None:
+def named_norm(key: str, name: str, channels: int = 32) -> nn.Module | None:
+    """Detectron2's norm of a name on so many channels, None for no norm. Raises ValueError naming ``MODEL.{key}.NORM``."""
     try:
-        return get_norm(name, 32)
+        return get_norm(name, channels)
     except KeyError:
         raise ValueError(f"MODEL.{key}.NORM {name!r} is no norm that Detectron2 knows, such as BN, SyncBN or GN") from None

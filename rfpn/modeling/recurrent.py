@@ -1,6 +1,5 @@
 """Builds RecurrentLayer arguments from the one config node that all recurrent models share."""
 
-import functools
 import sys
 
 from detectron2.config import CfgNode
@@ -51,7 +50,8 @@ def _key(name: str) -> str:
 
 
 def _value(node: CfgNode, name: str):
-    return functools.reduce(getattr, _key(name).split("."), node)
+    section = node.LIPSCHITZ if name in _PENALTY else node
+    return section[name.upper()]
 
 
 def _spell(key: str) -> str:

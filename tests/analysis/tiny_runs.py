@@ -18,6 +18,8 @@ from rfpn.engine.setup import load_cfg
 CONFIGS = Path(__file__).parents[2] / "configs"
 SCENES = CONFIGS / "quick_schedules" / "rfpn_quick.yaml"
 CONTOURS = CONFIGS / "quick_schedules" / "pathfinder_quick.yaml"
+# of CONTOURS, for models that train in no time
+SMALL = "MODEL.DEVICE cpu INPUT.PATHFINDER_SIZE 16 MODEL.PATHFINDER.CHANNELS 4 MODEL.RECURRENT.STEPS 2".split()
 # the untrained model's instances count, and its mask head does not answer 0 everywhere
 EVERYTHING = ["MODEL.PANOPTIC_FPN.COMBINE.INSTANCES_CONFIDENCE_THRESH", "0.0", "INPUT.MIN_SIZE_TEST", "64"]
 

@@ -6,15 +6,14 @@ import pytest
 
 from rfpn.engine.setup import load_cfg
 from rfpn.engine.trainer import Trainer
-from tests.analysis.tiny_runs import CONTOURS
+from tests.analysis.tiny_runs import CONTOURS, SMALL
 
 
-OPTIONS = "MODEL.DEVICE cpu INPUT.PATHFINDER_SIZE 16 MODEL.PATHFINDER.CHANNELS 4 MODEL.RECURRENT.STEPS 2".split()
 SETS = ["DATASETS.TRAIN", "('tiny_contours',)", "DATASETS.TEST", "('tiny_contours',)"]
 
 
 def build(folder, overrides: str) -> Trainer:
-    return Trainer(load_cfg(str(CONTOURS), [*OPTIONS, *SETS, "OUTPUT_DIR", str(folder), *overrides.split()]))
+    return Trainer(load_cfg(str(CONTOURS), [*SMALL, *SETS, "OUTPUT_DIR", str(folder), *overrides.split()]))
 
 
 def log(folder) -> list[dict]:

@@ -13,7 +13,7 @@ import torch
 from rfpn.engine.checkpoint import cut_log
 from rfpn.engine.setup import load_cfg
 from rfpn.engine.trainer import Trainer
-from tests.analysis.tiny_runs import CONTOURS
+from tests.analysis.tiny_runs import CONTOURS, SMALL
 
 JOB = Path(__file__).with_name("killed_runs.py")
 # what a run's own process tells, not its training
@@ -96,8 +96,7 @@ def test_nothing_unfinished_is_left(runs):
 @pytest.mark.usefixtures("contours")
 def test_accumulated_batches_are_counted_on_resuming(tmp_path):
     def train(name, iterations, resume=False):
-        options = "MODEL.DEVICE cpu INPUT.PATHFINDER_SIZE 16 MODEL.PATHFINDER.CHANNELS 4 MODEL.RECURRENT.STEPS 2".split()
-        options += "SOLVER.IMS_PER_BATCH 2 SOLVER.ACCUMULATE 2 SOLVER.MAX_ITER 4 SEED 1 DATASETS.TEST ()".split()
+        options = [*SMALL, *"SOLVER.IMS_PER_BATCH 2 SOLVER.ACCUMULATE 2 SOLVER.MAX_ITER 4 SEED 1 DATASETS.TEST ()".split()]
         options += ["DATASETS.TRAIN", "('tiny_contours',)", "OUTPUT_DIR", str(tmp_path / name)]
         torch.manual_seed(0)
         trainer = Trainer(load_cfg(str(CONTOURS), options))

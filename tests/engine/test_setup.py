@@ -9,7 +9,7 @@ import torch
 
 from rfpn.engine.setup import changed_keys, load_cfg, make_output_dir, setup
 from rfpn.engine.trainer import Trainer
-from tests.analysis.tiny_runs import CONTOURS
+from tests.analysis.tiny_runs import CONTOURS, SMALL
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -121,9 +121,6 @@ def test_settings_that_a_resumed_run_did_not_have_are_named(tmp_path):
     for content in ("", "[1", "words"):
         config.write_text(content)
         assert changed_keys(read()) == ([], [])
-
-
-SMALL = "MODEL.DEVICE cpu INPUT.PATHFINDER_SIZE 16 MODEL.PATHFINDER.CHANNELS 4 MODEL.RECURRENT.STEPS 2".split()
 
 
 @pytest.fixture

@@ -4,10 +4,9 @@ import re
 
 import document_config
 import pytest
-from detectron2.config import CfgNode
 from detectron2.config import get_cfg as detectron2_cfg
 
-from rfpn.config import get_cfg
+from rfpn.config import flatten, get_cfg
 
 SOURCE = document_config.SOURCE.read_text(encoding="utf-8")
 EXAMPLE = """
@@ -24,18 +23,13 @@ def add(cfg):
 """
 
 
-def leaves(cfg, path=""):
-    for key, value in cfg.items():
-        yield from leaves(value, f"{path}{key}.") if isinstance(value, CfgNode) else [f"{path}{key}"]
-
-
 def test_page_is_up_to_date():
     page = document_config.TARGET.read_text(encoding="utf-8")
     assert page == document_config.document(SOURCE, get_cfg()), "run python tools/document_config.py"
 
 
 def test_every_key_of_the_project_is_documented():
-    added = set(leaves(get_cfg())) - set(leaves(detectron2_cfg()))
+    added = flatten(get_cfg()).keys() - flatten(detectron2_cfg()).keys()
     rows = re.findall(r"^\| `([A-Z0-9_.]+)` \|", document_config.document(SOURCE, get_cfg()), re.MULTILINE)
     assert len(rows) == len(set(rows)) and set(rows) == added
 

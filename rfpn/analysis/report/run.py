@@ -7,9 +7,7 @@ import os
 from typing import NamedTuple
 
 from rfpn.config import get_cfg, read_settings, settings_of
-
-# names that this project's and Detectron2's evaluators give their results
-TASKS = ("panoptic_seg", "texture_conflict", "no_texture_conflict", "pathfinder", "segm", "bbox", "sem_seg", "convergence")
+from rfpn.evaluation import TASKS
 
 Series = tuple[list[int], list[float]]  # iterations or steps of processing, values
 

@@ -58,7 +58,7 @@ class PathfinderMapper:
             )
         if target.max() == 1:
             raise ValueError(f"{dataset_dict['sem_seg_file_name']}: target pixels must be 255 (white), found 1")
-        image, target = self._resize(image), self._resize(target) > self.threshold * 255
+        image, target = resize(image, self.size), resize(target, self.size) > self.threshold * 255
         if self.flip:
             rows, columns = np.random.randint(2, size=2) * 2 - 1
             image, target = image[::rows, ::columns], target[::rows, ::columns]
@@ -68,10 +68,12 @@ class PathfinderMapper:
             "sem_seg": torch.from_numpy(np.array(target, order="C").view(np.uint8)),
         }
 
-    def _resize(self, picture: np.ndarray) -> np.ndarray:
-        if picture.shape == (self.size, self.size):
-            return picture
-        return cv2.resize(picture, (self.size, self.size), interpolation=cv2.INTER_CUBIC)
+
+def resize(picture: np.ndarray, size: int) -> np.ndarray:
+    """A grey picture (H, W) as (``size``, ``size``), bicubic."""
+    if picture.shape == (size, size):
+        return picture
+    return cv2.resize(picture, (size, size), interpolation=cv2.INTER_CUBIC)
 
 
 def _read_grey(path: str) -> np.ndarray:
