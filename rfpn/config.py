@@ -101,7 +101,8 @@ def _add_recurrent(cfg: CN) -> None:
     # "mean_square", "sum_square" (grows with the number of RoIs) or "norm".
     node.LIPSCHITZ.REDUCTION = "mean_square"
     # "ones", "sample_signs" (a random sign for each sample) or "rademacher" (one for each element); signs are new at
-    # every step of training. With norms over the batch, ones see little (docs/mathematics.md).
+    # every step of training. With norms over the batch, ones see little (docs/mathematics.md). "secant": in place of column
+    # sums, the last motion of each sample's state over the one before it; sees whatever keeps moving.
     node.LIPSCHITZ.PROBE = "ones"
     # Penalise column sums below −λ too. Without it an eigenvalue of the Jacobian may pass −1 unseen, and the states
     # end in a cycle of two instead of a fixed point.

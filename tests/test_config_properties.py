@@ -49,7 +49,7 @@ LIKELY = {
     "MODEL.RECURRENT.LIPSCHITZ.WEIGHT": SMALL,
     "MODEL.RECURRENT.LIPSCHITZ.COEFFICIENT": SMALL,
     "MODEL.RECURRENT.LIPSCHITZ.REDUCTION": st.sampled_from(["mean_square", "sum_square", "norm"]),
-    "MODEL.RECURRENT.LIPSCHITZ.PROBE": st.sampled_from(["ones", "sample_signs", "rademacher"]),
+    "MODEL.RECURRENT.LIPSCHITZ.PROBE": st.sampled_from(["ones", "sample_signs", "rademacher", "secant"]),
     "MODEL.RECURRENT.LIPSCHITZ.TWO_SIDED": st.booleans(),
     "MODEL.PATHFINDER.LAYER": st.sampled_from(["recurrent", "feedforward"]),
     "MODEL.PATHFINDER.CHANNELS": COUNT,

@@ -15,7 +15,7 @@ ALLOWED = {
     "layers": {"fixed_point"},
     "modeling": {"fixed_point", "layers"},
     "data": set(),
-    "evaluation": {"data"},
+    "evaluation": {"data", "fixed_point"},
     "config": {"data", "evaluation", "modeling"},
     "analysis": {"config", "data", "evaluation", "fixed_point", "layers", "modeling"},
     "engine": {"analysis", "config", "data", "evaluation", "fixed_point", "layers", "modeling"},

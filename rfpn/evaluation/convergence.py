@@ -4,8 +4,7 @@ import torch
 from detectron2.evaluation import DatasetEvaluator
 from detectron2.utils import comm
 
-# residual above which a state counts as unsettled where no tolerance is in force; that of the layers too
-_SETTLED = 0.01
+from rfpn.fixed_point import SETTLED
 
 
 class ConvergenceEvaluator(DatasetEvaluator):
@@ -20,7 +19,7 @@ class ConvergenceEvaluator(DatasetEvaluator):
         Args:
             tolerance: residual at which a state counts as settled; 0 for 0.01.
         """
-        self._tolerance = tolerance or _SETTLED
+        self._tolerance = tolerance or SETTLED
         self.reset()
 
     def reset(self):

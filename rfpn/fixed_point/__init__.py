@@ -2,12 +2,20 @@
 
 from rfpn.fixed_point.anderson import anderson
 from rfpn.fixed_point.implicit import implicit_gradient, replace_cotangent
-from rfpn.fixed_point.iteration import FixedPoint, iterate, iterate_until, relative_residual, sample_norm
+from rfpn.fixed_point.iteration import SETTLED, FixedPoint, iterate, iterate_until, relative_residual, sample_norm
 from rfpn.fixed_point.linear_solve import LinearSolution, linear_solve
-from rfpn.fixed_point.lipschitz import check_penalty, column_sums, lipschitz_penalty, penalty_of_sums, probe_vector
+from rfpn.fixed_point.lipschitz import (
+    check_penalty,
+    column_sums,
+    lipschitz_penalty,
+    penalty_of_sums,
+    probe_vector,
+    secant_quotients,
+)
 from rfpn.fixed_point.neumann import NeumannSum, neumann_series
 
 __all__ = [
+    "SETTLED",
     "FixedPoint",
     "LinearSolution",
     "NeumannSum",
@@ -25,4 +33,5 @@ __all__ = [
     "relative_residual",
     "replace_cotangent",
     "sample_norm",
+    "secant_quotients",
 ]

@@ -8,6 +8,9 @@ from torch import Tensor
 Update = Callable[[Tensor, Tensor], Tensor]
 """F: drive x (R, ...), state h (R, ...) -> next state (R, ...)."""
 
+# residual above which a sample counts as not converged where no tolerance is in force
+SETTLED = 0.01
+
 
 class FixedPoint(NamedTuple):
     """A state h = F(x, previous) and how it was reached.

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from rfpn.fixed_point.iteration import SETTLED, sample_norm
+
 REDUCTIONS = ("mean_square", "sum_square", "norm")
 PROBES = ("ones", "sample_signs", "rademacher")
 
@@ -39,6 +41,23 @@ def probe_vector(h: Tensor, probe: str = "ones") -> Tensor:
 
 def _signs(like: Tensor) -> Tensor:
     return torch.randint_like(like, 2, memory_format=torch.contiguous_format) * 2 - 1
+
+
+def secant_quotients(ahead: Tensor, h: Tensor, h_previous: Tensor) -> Tensor:
+    """‖F(h) − F(h_previous)‖ / ‖h − h_previous‖ of each sample: how much a step shrinks the last motion of the state.
+
+    Column sums are diluted by all units at rest and cancel; this sees any motion that does not die out, whatever
+    rotates or alternates in it. Motions below 0.01 of the state count as that long, or rounding would expand.
+
+    Args:
+        ahead: (R, ...) F(h), with h held fixed. h: (R, ...) F(h_previous). h_previous: (R, ...).
+
+    Returns:
+        (R,) in float32 or wider, with gradient through ``ahead`` and ``h`` as values of F, not as its arguments.
+    """
+    motion, size = sample_norm((h - h_previous).detach()), sample_norm(h.detach())
+    least = (SETTLED * size).clamp(min=torch.finfo(size.dtype).tiny)
+    return sample_norm(ahead - h) / torch.maximum(motion, least)
 
 
 def lipschitz_penalty(

@@ -10,6 +10,8 @@ from rfpn.layers.fast import FAST
 GRADIENTS = ("bptt", "tbptt", "rbp")
 SOLVERS = ("steps", "anderson")
 ADJOINTS = ("neumann", "solve")
+# not a vector that J is multiplied with, as the probes are, but the quotient of the last two motions
+SECANT = "secant"
 # more steps or terms than this are a slip of the keyboard
 MOST_STEPS = 1_000_000
 # what each argument of RecurrentLayer may be
@@ -30,7 +32,7 @@ RULES = {
     "lipschitz": (False, True),
     "coefficient": Range(0, 1, below=True),
     "reduction": REDUCTIONS,
-    "probe": PROBES,
+    "probe": (*PROBES, SECANT),
     "two_sided": (False, True),
     "fast": FAST,
 }

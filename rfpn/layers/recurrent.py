@@ -1,13 +1,14 @@
 """RecurrentLayer: a cell, a number of steps and a gradient method."""
 
 from contextlib import contextmanager
-from typing import Iterator, NamedTuple
+from typing import Callable, Iterator, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from rfpn.fixed_point import (
+    SETTLED,
     FixedPoint,
     LinearSolution,
     NeumannSum,
@@ -17,14 +18,12 @@ from rfpn.fixed_point import (
     linear_solve,
     penalty_of_sums,
     relative_residual,
+    secant_quotients,
 )
 from rfpn.layers.checks import check_setting
 from rfpn.layers.fast import bind, graphs
-from rfpn.layers.options import RULES, check_options
+from rfpn.layers.options import RULES, SECANT, check_options
 from rfpn.layers.plain import PlainForm
-
-# residual above which a sample counts as not converged where no tolerance is in force
-_SETTLED = 0.01
 
 
 class RecurrentOutput(NamedTuple):
@@ -101,7 +100,8 @@ class RecurrentLayer(nn.Module):
             neumann_terms, neumann_tolerance, growth_limit: of either adjoint, see
                 :func:`rfpn.fixed_point.neumann_series` and :func:`rfpn.fixed_point.linear_solve`.
             lipschitz: compute the penalty in training.
-            coefficient, reduction, probe, two_sided: see :func:`rfpn.fixed_point.lipschitz_penalty`.
+            coefficient, reduction, probe, two_sided: see :func:`rfpn.fixed_point.lipschitz_penalty`; probe ``secant``
+                takes :func:`rfpn.fixed_point.secant_quotients` in place of column sums, for one more recorded step.
             fast: "auto" uses a fast form of the cell where there is one for the drive; "off" never does.
 
         Raises:
@@ -239,27 +239,27 @@ class RecurrentLayer(nn.Module):
         if not (penalised or implicit):
             state = form.step(x, previous)
             return state, previous, state.new_zeros(())
-        state, sums, transpose = form.record(x, previous, self.probe if penalised else None)
-        penalty = self.penalty_of_sums(sums) if penalised else state.new_zeros(())
+        state, penalty, transpose = self.record_step(form, x, previous, penalised)
         if implicit:
-            state = implicit_gradient(
-                state,
-                previous,
-                self.neumann_terms,
-                self.growth_limit,
-                self.neumann_tolerance,
-                self._report,
-                form.neumann_series if self.adjoint == "neumann" else self._solve,
-                transpose,
-            )
+            series = form.neumann_series if self.adjoint == "neumann" else self._solve
+            limits = (self.neumann_terms, self.growth_limit, self.neumann_tolerance)
+            state = implicit_gradient(state, previous, *limits, self._report, series, transpose)
         return state, previous, penalty
+
+    def record_step(self, form, x: Tensor, previous: Tensor, penalised: bool) -> tuple[Tensor, Tensor, Callable | None]:
+        """A step from ``previous``, which requires grad: the state, its penalty or 0, and v -> Jᵀv where the form has it."""
+        secant = penalised and self.probe == SECANT
+        state, sums, transpose = form.record(x, previous, self.probe if penalised and not secant else None)
+        if secant:
+            sums = secant_quotients(form.step(x, state.detach()), state, previous)
+        return state, self.penalty_of_sums(sums) if penalised else state.new_zeros(()), transpose
 
     def _solve(self, *arguments) -> LinearSolution:
         # the small system of one sample knows nothing of what comes to it from others
         return linear_solve(*arguments, joint=getattr(self.cell, "batch_statistics", False))
 
     def penalty_of_sums(self, sums: Tensor) -> Tensor:
-        """The layer's Lipschitz penalty, before any weight, from column sums (R, ...) of its Jacobian."""
+        """The layer's Lipschitz penalty, before any weight, from column sums (R, ...) or secant quotients (R,)."""
         return penalty_of_sums(sums, self.coefficient, self.reduction, self.two_sided)
 
     def _tolerance(self) -> float:
@@ -275,7 +275,7 @@ class RecurrentLayer(nn.Module):
     def diagnose(self, residual: Tensor, penalty: Tensor) -> None:
         """Fill ``diagnostics`` with what a forward pass says, from residuals (R,) and the penalty."""
         samples = max(len(residual), 1)
-        settled = residual <= (self._tolerance() or _SETTLED)
+        settled = residual <= (self._tolerance() or SETTLED)
         self.diagnostics["residual"] = residual.sum() / samples
         self.diagnostics["unconverged_share"] = (~settled).sum() / samples
         self.diagnostics["penalty"] = penalty.detach()

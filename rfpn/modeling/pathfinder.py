@@ -177,8 +177,7 @@ class PathfinderNet(nn.Module):
         for step in range(1, layer.steps + 1):
             previous = state
             if penalised and step == layer.steps:
-                state, sums, _ = form.record(drive, previous, layer.probe)
-                penalty = layer.penalty_of_sums(sums)
+                state, penalty, _ = layer.record_step(form, drive, previous, True)
             else:
                 state = form.step(drive, previous)
             losses.append(focal_loss(self.logits(layer.hidden(state)), target, self.focal_gamma))

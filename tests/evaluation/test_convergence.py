@@ -4,9 +4,7 @@ import pytest
 import torch
 from detectron2.structures import Instances
 
-from rfpn.evaluation import convergence
 from rfpn.evaluation.convergence import ConvergenceEvaluator
-from rfpn.layers import recurrent
 
 
 def evaluate(outputs, tolerance=0.0):
@@ -29,10 +27,6 @@ def test_E6_the_tolerance_in_force_decides():
     outputs = [{"residual": torch.tensor(r)} for r in (0.05, 0.2)]
     assert evaluate(outputs, 0.1)["convergence"]["unconverged_share"] == 0.5
     assert evaluate(outputs)["convergence"]["unconverged_share"] == 1.0
-
-
-def test_without_a_tolerance_the_limit_is_that_of_the_layers():
-    assert convergence._SETTLED == recurrent._SETTLED
 
 
 def test_E1_a_state_that_is_not_finite_is_unconverged():

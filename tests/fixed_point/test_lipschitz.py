@@ -1,8 +1,10 @@
+import math
+
 import pytest
 import torch
 from torch.autograd import gradcheck
 
-from rfpn.fixed_point import check_penalty, column_sums, lipschitz_penalty, probe_vector
+from rfpn.fixed_point import check_penalty, column_sums, lipschitz_penalty, probe_vector, secant_quotients
 from rfpn.fixed_point.lipschitz import REDUCTIONS
 from tests.problems import LinearCell, TanhCell, random
 
@@ -130,3 +132,48 @@ def test_bad_settings_are_named(arguments, named):
         lipschitz_penalty(*[random((2, 3)).requires_grad_()] * 2, *arguments)
     with pytest.raises(ValueError, match="gaussian"):
         check_penalty(0.9, "norm", "gaussian")
+
+
+def rotation(radius, degrees):
+    angle = math.radians(degrees)
+    return [[radius * math.cos(angle), -radius * math.sin(angle)], [radius * math.sin(angle), radius * math.cos(angle)]]
+
+
+@pytest.mark.parametrize(
+    "jacobian, motion, quotient",
+    [
+        ([[2.0, -2.0], [-2.0, 2.0]], [1.0, -1.0], 4.0),  # column sums 0
+        ([[-3.0, 0.0], [0.0, -3.0]], [0.3, 0.1], 3.0),  # column sums negative
+        (rotation(1.3, 120), [0.2, -0.7], 1.3),  # a cycle of three that grows
+        ([[0.5, 0.0], [0.0, 4.0]], [1.0, 0.0], 0.5),  # nothing moves along the other axis
+    ],
+)
+def test_E10_secant_quotients_see_what_moves(jacobian, motion, quotient):
+    matrix = torch.tensor(jacobian, dtype=torch.float64)
+    previous = random((3, 2))
+    h = previous + torch.tensor(motion, dtype=torch.float64) * torch.tensor([[1.0], [5.0], [20.0]], dtype=torch.float64)
+    offset = h - previous @ matrix.mT  # F(previous) = h
+    found = secant_quotients(h @ matrix.mT + offset, h, previous)
+    torch.testing.assert_close(found, torch.full((3,), quotient, dtype=torch.float64))
+
+
+def test_E10_a_settled_sample_has_small_quotients_whatever_rounding_does():
+    h = random((2, 50)) + 2
+    noise = 1e-4 * random((2, 50), 1)
+    found = secant_quotients(h + 3 * noise, h, h - noise)
+    assert (found < 0.1).all()
+    # a motion of 2% is one
+    assert secant_quotients(h * 1.06, h, h * 0.98).min() > 2.5
+
+
+def test_E10_no_motion_gives_zero_gradient_not_nan():
+    h = random((2, 4)).requires_grad_()
+    for state in (h, h * 0):
+        found = secant_quotients(state.clone(), state, state.detach())
+        (gradient,) = torch.autograd.grad(found.sum(), h)
+        assert torch.equal(found, torch.zeros_like(found)) and torch.equal(gradient, torch.zeros_like(h))
+
+
+def test_C1_no_samples_have_no_quotients():
+    empty = random((0, 6)).requires_grad_()
+    assert secant_quotients(empty * 2, empty, empty.detach()).shape == (0,)

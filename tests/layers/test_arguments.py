@@ -44,6 +44,43 @@ def test_probe_is_that_of_the_penalty(probe):
     assert found > 0
 
 
+@pytest.mark.parametrize("gradient", ["rbp", "bptt"])
+def test_secant_penalty_and_its_gradient(gradient):
+    x, cell = random((4, 6)), TanhCell(radius=2.0)
+    layer = RecurrentLayer(cell, 5, gradient=gradient, lipschitz=True, coefficient=0.2, probe="secant")
+    penalty = layer(x).penalty
+    states = [torch.zeros_like(x)]
+    for step in range(6):
+        # under rbp both states that F is applied to are constants, under bptt the last one is
+        held = step == 5 or gradient == "rbp"
+        states.append(cell(x, states[-1].detach() if held else states[-1]))
+    quotients = (states[6] - states[5]).norm(dim=1) / (states[5] - states[4]).detach().norm(dim=1)
+    wanted = (quotients - 0.2).clamp(min=0).square().mean()
+    torch.testing.assert_close(penalty, wanted)
+    assert penalty > 0
+    assert_close(gradients(penalty, cell), gradients(wanted, cell), 1e-9)
+
+
+@pytest.mark.parametrize("probe, extra_steps, settles", [("ones", 5, False), ("secant", 0, False), ("secant", 5, True)])
+def test_E10_secant_ends_a_cycle_that_column_sums_do_not_see(probe, extra_steps, settles):
+    """tanh of a rotation by 120° that expands: its column sums are 0.48 and -1.8, its states run in a cycle.
+
+    Motions along the cycle differ in length, so that at one number of steps it passes for a contraction.
+    """
+    torch.manual_seed(0)
+    cell, x = TanhCell(size=2), 0.1 * random((4, 2))
+    cell.weight.data = 1.3 * torch.tensor([[-0.5, -(0.75**0.5)], [0.75**0.5, -0.5]], dtype=torch.float64)
+    layer = RecurrentLayer(cell, 30, extra_steps=extra_steps, lipschitz=True, probe=probe)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.5)
+    for _ in range(60):
+        optimizer.zero_grad()
+        output = layer(x)
+        output.penalty.backward()
+        optimizer.step()
+    residual = output.residual.mean()
+    assert residual < 0.1 if settles else residual > 1
+
+
 def test_samples_that_act_on_each_other_are_solved_as_one():
     """A cotangent on one image alone reaches the weights through its neighbours too."""
     torch.manual_seed(0)

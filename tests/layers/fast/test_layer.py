@@ -17,6 +17,8 @@ METHODS = {
     "c-rbp": {"gradient": "rbp", "lipschitz": True, "coefficient": 0.0},
     "c-rbp, signs": {"gradient": "rbp", "lipschitz": True, "coefficient": 0.0, "probe": "rademacher"},
     "c-rbp, sample signs": {"gradient": "rbp", "lipschitz": True, "coefficient": 0.0, "probe": "sample_signs"},
+    "c-rbp, secant": {"gradient": "rbp", "lipschitz": True, "coefficient": 0.0, "probe": "secant"},
+    "c-bptt, secant": {"gradient": "bptt", "lipschitz": True, "coefficient": 0.0, "probe": "secant"},
     "equilibrium": {"solver": "anderson", "adjoint": "solve"},
 }
 SHAPES = {"hgru": (3, 4, 9, 12), "gala": (3, 64, 5, 6)}
