@@ -134,7 +134,7 @@ def _add_pathfinder(cfg: CN) -> None:
 def _add_training(cfg: CN) -> None:
     # "SGD" (Detectron2's), "Adam" or "AdamW".
     cfg.SOLVER.OPTIMIZER = "SGD"
-    # Non-finite losses: batches to skip (counted and logged) before the run stops.
+    # Losses or gradients that are not finite: steps to skip (counted and logged) before the run stops.
     cfg.SOLVER.SKIP_NONFINITE = 0
     # Names of modules, such as "roi_heads.mask_head"; with any, nothing else is trained, and other norms keep their statistics.
     cfg.SOLVER.TRAIN_ONLY = ()

@@ -45,8 +45,8 @@ def parse_args(argv=None):
     """Models, data and number of samples."""
     parser = analysis_parser(__doc__)
     parser.add_argument("--steps", type=natural, default=0, help="T, whose last step is looked at (default: evaluation's)")
-    parser.add_argument("--images", type=int, default=20, help="images to look at (default: 20)")
-    parser.add_argument("--rois", type=int, default=3, help="RoIs of an image, best first (default: 3)")
+    parser.add_argument("--images", type=positive, default=20, help="images to look at (default: 20)")
+    parser.add_argument("--rois", type=positive, default=3, help="RoIs of an image, best first (default: 3)")
     return parser.parse_args(argv)
 
 

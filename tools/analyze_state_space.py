@@ -59,7 +59,7 @@ def parse_args(argv=None):
     parser = analysis_parser(__doc__)
     parser.add_argument("--steps", type=natural, default=0, help="T (default: twice each model's steps of training)")
     parser.add_argument("--images", type=natural, default=1000, help="images to look at, 0 for all (default: 1000)")
-    parser.add_argument("--components", type=int, default=0, help="axes that distances are taken on (default: all)")
+    parser.add_argument("--components", type=natural, default=0, help="axes that distances are taken on (default: all)")
     parser.add_argument("--sample", type=natural, default=0, help="image or RoI whose way is drawn, from 0 (default: 0)")
     return parser.parse_args(argv)
 

@@ -114,6 +114,8 @@ def _sampler(cfg: CfgNode, records: list) -> Callable[[int], Sampler]:
         return lambda seed: TrainingSampler(len(records), seed=seed)
     if name == "RepeatFactorTrainingSampler":
         node = cfg.DATALOADER
+        if not all("annotations" in record for record in records):
+            raise ValueError(f"DATALOADER.SAMPLER_TRAIN {name} needs records with annotations; set it to TrainingSampler")
         # a setting of upstream's main branch
         root = {"sqrt": node.REPEAT_SQRT} if "REPEAT_SQRT" in node else {}
         factors = RepeatFactorTrainingSampler.repeat_factors_from_category_frequency(records, node.REPEAT_THRESHOLD, **root)

@@ -126,6 +126,8 @@ def register_panoptic_folder(
     """
     paths = split_of_folder(root, split)
     prepared = os.path.isdir(paths.sem_seg_root) and os.path.isfile(paths.instances_json)
+    if name in DatasetCatalog and MetadataCatalog.get(name).get("made_on_use"):
+        prepared = False  # since then; the same registration again is no other
     given = paths._asdict()
     if derive_missing and not prepared:
         given.update(sem_seg_root=None, instances_json=None)

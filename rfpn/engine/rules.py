@@ -22,24 +22,38 @@ _RULES = {
     # numpy takes 32 bits, and each process adds its number
     "SEED": Range(-math.inf, 2**32 - 2**16, whole=True),
     "DATALOADER.NUM_WORKERS": Range(0, 1024, whole=True),
+    "DATALOADER.REPEAT_THRESHOLD": Range(0, 1),
     "INPUT.CROP.TYPE": ("relative_range", "relative", "absolute", "absolute_range"),
+    "INPUT.FORMAT": ("BGR", "RGB", "L", "YUV-BT.601"),
     "INPUT.MAX_SIZE_TEST": _PIXELS,
     "INPUT.MAX_SIZE_TRAIN": _PIXELS,
     "INPUT.MIN_SIZE_TEST": _EDGE,
     "INPUT.MIN_SIZE_TRAIN_SAMPLING": ("choice", "range"),
     "INPUT.PATHFINDER_SIZE": Range(1, 4096, whole=True),
     "INPUT.RANDOM_FLIP": ("horizontal", "vertical", "none"),
+    "MODEL.FPN.FUSE_TYPE": ("sum", "avg"),
     "MODEL.PATHFINDER.FEEDFORWARD_LAYERS": Range(1, 1000, whole=True),
     "MODEL.RECURRENT.KERNEL_SIZE": Range(0, 255, whole=True),
+    "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION": _COUNT,
+    "MODEL.ROI_MASK_HEAD.POOLER_RESOLUTION": _COUNT,
+    "MODEL.RPN.POST_NMS_TOPK_TEST": _COUNT,
+    "MODEL.RPN.POST_NMS_TOPK_TRAIN": _COUNT,
+    "MODEL.RPN.PRE_NMS_TOPK_TEST": _COUNT,
+    "MODEL.RPN.PRE_NMS_TOPK_TRAIN": _COUNT,
+    "MODEL.SEM_SEG_HEAD.CONVS_DIM": _COUNT,
     "SOLVER.ACCUMULATE": Range(1, 10_000, whole=True),
     "SOLVER.AMP.DTYPE": tuple(DTYPES),
     "SOLVER.BASE_LR": Range(0, sys.float_info.max),
     "SOLVER.CHECKPOINT_PERIOD": _COUNT,
     "SOLVER.CLIP_GRADIENTS.CLIP_TYPE": ("value", "norm"),
     "SOLVER.IMS_PER_BATCH": _COUNT,
+    "SOLVER.LR_SCHEDULER_NAME": ("WarmupMultiStepLR", "WarmupCosineLR", "WarmupStepWithFixedGammaLR"),
     "SOLVER.MAX_ITER": _COUNT,
     "SOLVER.OPTIMIZER": OPTIMIZERS,
+    "SOLVER.REFERENCE_WORLD_SIZE": Range(0, math.inf, whole=True),
     "SOLVER.SKIP_NONFINITE": Range(0, math.inf, whole=True),
+    "SOLVER.WARMUP_METHOD": ("linear", "constant"),
+    "SOLVER.WEIGHT_DECAY": Range(0, sys.float_info.max),
     "TEST.PQ_WORKERS": Range(1, 1024, whole=True),
 }
 # what serves none of the models here
@@ -60,6 +74,11 @@ def check_values(cfg: CfgNode) -> None:
     for key, what in _OFF.items():
         if values[key]:
             raise ValueError(f"{key} must be False: Detectron2's {what} serves none of the models here")
+    for step in cfg.SOLVER.STEPS:
+        check_setting("SOLVER.STEPS: an iteration", step, _COUNT)
+    clip = cfg.SOLVER.CLIP_GRADIENTS
+    if clip.ENABLED and not 0 < clip.CLIP_VALUE < math.inf:
+        raise ValueError(f"SOLVER.CLIP_GRADIENTS.CLIP_VALUE must be above 0, got {clip.CLIP_VALUE}")
     _check_pictures(cfg.INPUT)
     check_norm_names(cfg)
     if cfg.MODEL.META_ARCHITECTURE == "PanopticFPN" and not cfg.MODEL.MASK_ON:

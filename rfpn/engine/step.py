@@ -174,7 +174,7 @@ class TrainStep(SimpleTrainer):
             raise FloatingPointError(f"{message}; the weights were not changed and the last checkpoint is good")
         self.skipped += 1
         get_event_storage().put_scalar("skipped_steps", self.skipped, smoothing_hint=False)
-        logging.getLogger("rfpn").warning("%s; batch skipped (%d of %d)", message, self.skipped, self.skip_nonfinite)
+        logging.getLogger("rfpn").warning("%s; step skipped (%d of %d)", message, self.skipped, self.skip_nonfinite)
 
 
 def _write_metrics(values: dict[str, np.ndarray]) -> None:

@@ -4,6 +4,7 @@ import logging
 import os
 import weakref
 
+import torch
 from detectron2.config import CfgNode
 from detectron2.engine import DefaultTrainer, TrainerBase
 from detectron2.engine.defaults import create_ddp_model
@@ -163,6 +164,14 @@ class Trainer(DefaultTrainer):
         """Loader with the mapper of the data set's kind. ValueError for a kind that the model cannot read."""
         check_kind(dataset_name, cfg)
         return build_test_loader(cfg, dataset_name)
+
+    @classmethod
+    def test(cls, cfg, model, evaluators=None):
+        """As Detectron2's; all processes take the main one's running statistics, which are those that checkpoints hold."""
+        if comm.get_world_size() > 1:
+            for buffer in model.buffers():
+                torch.distributed.broadcast(buffer, 0)
+        return super().test(cfg, model, evaluators)
 
     @classmethod
     def build_evaluator(cls, cfg, dataset_name, output_folder=None):

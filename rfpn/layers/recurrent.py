@@ -29,7 +29,7 @@ from rfpn.layers.plain import PlainForm
 class RecurrentOutput(NamedTuple):
     """What a RecurrentLayer returns.
 
-    hidden: (R, C, H, W) last hidden state h_T.
+    hidden: (R, C, H, W) last hidden state h_T, not to be changed in place.
     penalty: scalar, Lipschitz penalty before any weight; 0 where it is off, in evaluation and without grad.
     steps: (R,) int64, steps of processing each sample used.
     residual: (R,) ‖h_T − h_{T−1}‖ / ‖h_T‖, without gradient.
@@ -232,8 +232,8 @@ class RecurrentLayer(nn.Module):
 
     def _record_steps(self, form, x: Tensor, state: Tensor, steps: int, penalised: bool) -> tuple[Tensor, Tensor, Tensor]:
         implicit = self.gradient == "rbp" and torch.is_grad_enabled()
-        # a leaf, so that the Jacobian of the first recorded step can be asked for
-        previous = state.detach().requires_grad_(penalised or implicit)
+        # a leaf, so that the Jacobian of the first recorded step can be asked for; torch.func admits none where none is needed
+        previous = state.detach().requires_grad_() if penalised or implicit else state
         for _ in range(steps - 1):
             previous = form.step(x, previous)
         if not (penalised or implicit):

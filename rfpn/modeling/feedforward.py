@@ -7,7 +7,7 @@ from rfpn.layers.checks import check_sizes
 
 
 class FeedforwardLayers(nn.Module):
-    """Six times convolution, batch norm, softplus: one layer for each step of the hGRU, no weight shared (P§3.1).
+    """``layers`` times convolution, batch norm, softplus: one layer for each step of the hGRU, no weight shared (P§3.1).
 
     The paper prints no equations. Of the published number of parameters, 845,527 with 15×15 kernels, this is what
     remains for a layer: one kernel with a bias and one norm; no gates.

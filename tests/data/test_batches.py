@@ -74,6 +74,13 @@ def test_repeat_factors_without_the_square_root():
     assert sorted(index for index, *_ in epoch) == [0, 1, 2, 3, 3, 3, 4, 5, 6, 7, 7, 7, 8, 9]
 
 
+def test_repeat_factors_need_annotations():
+    cfg = get_cfg()
+    cfg.DATALOADER.SAMPLER_TRAIN, cfg.DATALOADER.ASPECT_RATIO_GROUPING = "RepeatFactorTrainingSampler", False
+    with pytest.raises(ValueError, match="DATALOADER.SAMPLER_TRAIN RepeatFactorTrainingSampler needs records with annotations"):
+        build_positioned_loader(cfg, [{"file_name": "a.png"}], draw, 1)
+
+
 def test_a_sampler_that_this_detectron2_lacks_is_named():
     cfg = get_cfg()
     cfg.DATALOADER.SAMPLER_TRAIN = "RandomSubsetTrainingSampler"

@@ -133,6 +133,14 @@ def test_A12_same_arguments_again_do_nothing_others_are_refused(tmp_path):
         register_panoptic_folder("tiny", str(other), "train")
 
 
+def test_A12_preparing_a_registered_set_makes_no_other_of_it(tmp_path):
+    root = write_set(tmp_path / "set", mixed_layouts())
+    register_panoptic_folder("tiny", str(root), "train")
+    prepare_split(split_of_folder(str(root), "train"))
+    register_panoptic_folder("tiny", str(root), "train")
+    assert len(DatasetCatalog.get("tiny")) == 2
+
+
 def register_twice(root) -> int:
     for _ in range(2):
         register_panoptic_folder("spawned", str(root), "train")

@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 tests/engine/distributed_job.py JOB ...
 
-JOB is gradients, steps, drawn, accumulate, metrics, empty, stopping, nonfinite, resume or exception.
+JOB is gradients, steps, drawn, accumulate, metrics, statistics, empty, stopping, nonfinite, resume or exception.
 """
 
 import os
@@ -170,6 +170,15 @@ def metrics() -> None:
         last = comm.get_world_size() - 1
         assert scalars["loss_a"] == last / 2 and scalars["loss_b"] == 2 and scalars["total_loss"] == 2 + last / 2, scalars
         assert 0.2 * last <= scalars["data_time"] < 0.2 * last + 1, scalars
+
+
+def statistics() -> None:
+    """Evaluation takes the main process's running statistics on all ranks, as a checkpoint does."""
+    model = torch.nn.BatchNorm2d(3).to(device())
+    model.running_mean.fill_(comm.get_rank() + 1.0)
+    cfg = load_cfg("", ["DATASETS.TEST", ()])
+    assert Trainer.test(cfg, model, []) == {}
+    assert (model.running_mean == 1.0).all()
 
 
 def empty() -> None:

@@ -17,6 +17,7 @@ JOBS = {
     "drawn": "steps_drawn_anew_are_the_same_on_all_ranks",
     "accumulate": "gradients_of_several_batches",
     "metrics": "logged_losses_are_means_over_ranks",
+    "statistics": "E8_ranks_are_evaluated_with_the_statistics_of_checkpoints",
     "empty": "C1_no_roi_on_one_or_all_ranks",
     "stopping": "C4_ranks_stop_at_different_steps",
     "nonfinite": "C6_ranks_end_together_on_nan",

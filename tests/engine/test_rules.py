@@ -53,13 +53,33 @@ def test_keys_that_cannot_go_together_are_named(overrides, words):
         ("MODEL.WEIGHTS", None),
         ("OUTPUT_DIR", None),
         ("SEED", 5_000_000_000),
+        ("INPUT.FORMAT", "foo"),
+        ("MODEL.FPN.FUSE_TYPE", "foo"),
+        ("MODEL.ROI_MASK_HEAD.POOLER_RESOLUTION", 0),
+        ("MODEL.RPN.PRE_NMS_TOPK_TRAIN", -1),
+        ("MODEL.SEM_SEG_HEAD.CONVS_DIM", 0),
         ("SOLVER.CLIP_GRADIENTS.CLIP_TYPE", "foo"),
+        ("SOLVER.LR_SCHEDULER_NAME", "foo"),
+        ("SOLVER.REFERENCE_WORLD_SIZE", -1),
+        ("SOLVER.STEPS", "('x',)"),
+        ("SOLVER.STEPS", "(0,)"),
+        ("SOLVER.WARMUP_METHOD", "foo"),
+        ("SOLVER.WEIGHT_DECAY", -1.0),
         ("SOLVER.IMS_PER_BATCH", None),
     ],
 )
 def test_values_that_cannot_work_are_named(key, value):
     with pytest.raises(ValueError, match=key):
         load_cfg("", [key, value])
+
+
+@pytest.mark.parametrize("value", [-0.05, 0.0, float("inf"), float("nan")])
+def test_clipping_needs_a_limit_above_zero(value):
+    """Clipping to a negative norm turns gradients around."""
+    key = "SOLVER.CLIP_GRADIENTS.CLIP_VALUE"
+    with pytest.raises(ValueError, match=key):
+        load_cfg("", ["SOLVER.CLIP_GRADIENTS.ENABLED", True, key, value])
+    load_cfg("", [key, value])
 
 
 @pytest.mark.parametrize(

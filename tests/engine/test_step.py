@@ -108,7 +108,7 @@ def test_skipped_steps_are_logged(caplog):
     step = trainer([torch.full((2,), float("nan")), torch.zeros(2)], skip_nonfinite=3)
     with caplog.at_level(logging.WARNING, logger="rfpn"):
         step.train(0, 2)
-    assert "iteration 0: not finite: loss_task; batch skipped (1 of 3)" in caplog.text
+    assert "iteration 0: not finite: loss_task; step skipped (1 of 3)" in caplog.text
     assert step.storage.latest()["skipped_steps"] == (1, 0)
 
 

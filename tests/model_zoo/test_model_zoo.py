@@ -24,6 +24,8 @@ def test_every_model_loads_and_says_what_it_scored(name):
     model, cfg = model_zoo.get(name), model_zoo.get_config(name)
     assert not model.training and all(torch.isfinite(p).all() for p in model.parameters())
     assert cfg.OUTPUT_DIR.startswith("./output/") and cfg.TEST.EXPECTED_RESULTS
+    # also where there is no GPU
+    assert "model" in torch.load(cfg.MODEL.WEIGHTS, weights_only=True)
 
 
 def test_a_model_scores_as_expected_on_fresh_images(tmp_path):

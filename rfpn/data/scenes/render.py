@@ -48,8 +48,8 @@ class SceneOptions(NamedTuple):
         for name in ("occlusion", "texture_conflict"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: needs a share in [0, 1], got {getattr(self, name)}")
-        if min(self.height, self.width) < 32:
-            raise ValueError(f"size: needs at least 32 pixels, got {self.height}x{self.width}")
+        if not 32 <= min(self.height, self.width) <= max(self.height, self.width) <= 4096:
+            raise ValueError(f"size: needs 32 to 4096 pixels, got {self.height}x{self.width}")
         if not 0 <= self.noise < math.inf:
             raise ValueError(f"noise: needs to be at least 0 and finite, got {self.noise}")
 

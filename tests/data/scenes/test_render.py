@@ -87,6 +87,7 @@ def test_colour_does_not_reveal_the_class_of_a_thing():
         ("occlusion", 1.5),
         ("texture_conflict", -0.1),
         ("height", 8),
+        ("height", 100_000),
         ("noise", -1.0),
         ("noise", math.nan),
         ("noise", math.inf),
