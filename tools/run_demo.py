@@ -12,24 +12,23 @@ import os
 import time
 from typing import Callable
 
-from detectron2.data import DatasetCatalog, MetadataCatalog
-from detectron2.engine import DefaultPredictor, HookBase, default_argument_parser
+from detectron2.engine import HookBase, default_argument_parser
 from tqdm import tqdm
 
-from rfpn.analysis.figures import PanopticTruth, draw_panoptic, enlarge, side_by_side, write_picture
+from rfpn.analysis.figures import side_by_side, write_picture
+from rfpn.analysis.overlay import build_overlay
+from rfpn.analysis.samples import draw_samples
 from rfpn.data.files import datasets_root, write_json
-from rfpn.data.images import read_image
 from rfpn.data.programs import one_line_errors
 from rfpn.data.scenes.dataset import write_scenes
 from rfpn.engine.checkpoint import name_full_disk
 from rfpn.engine.setup import setup
 from rfpn.engine.trainer import Trainer
-from rfpn.evaluation.panoptic import visible_segments
 
 CONFIG = os.path.join(os.path.dirname(__file__), "..", "configs", "Scenes", "rfpn_demo.yaml")
 SCENES = {"train": 2000, "val": 200}
 PICTURES = 12
-SCALE = 2.0
+SIDE = 256  # pixels, twice those of a scene
 
 
 def main(args) -> None:
@@ -96,25 +95,11 @@ def score(trainer: Trainer) -> dict[str, float]:
 
 def draw(trainer: Trainer, folder: str) -> None:
     """Image, ground truth and prediction side by side for the first held-out scenes."""
-    cfg = trainer.cfg.clone()
-    name = cfg.DATASETS.TEST[0]
-    metadata = MetadataCatalog.get(name)
-    truth = PanopticTruth(metadata)
-    cfg.defrost()
-    cfg.MODEL.WEIGHTS = os.path.join(cfg.OUTPUT_DIR, "model_final.pth")
-    predict = DefaultPredictor(cfg)
-    for record in DatasetCatalog.get(name)[:PICTURES]:
-        image = read_image(record["file_name"], "RGB")
-        segments, info = predict(image[..., ::-1])["panoptic_seg"]
-        info = visible_segments(segments, info, record["file_name"])
-        panels = [
-            enlarge(image, SCALE),
-            draw_panoptic(image, *truth(record["image_id"]), metadata, SCALE),
-            draw_panoptic(image, segments.cpu().numpy(), info, metadata, SCALE),
-        ]
-        picture = side_by_side(panels, ["image", "ground truth", "prediction"])
-        stem = os.path.splitext(os.path.basename(record["file_name"]))[0]
-        write_picture(os.path.join(folder, f"{stem}.png"), picture)
+    overlay = build_overlay(trainer.model, trainer.cfg)
+    for sample in draw_samples(overlay, trainer.cfg.DATASETS.TEST[0], PICTURES, side=SIDE):
+        panels = sample.panels()
+        stem = os.path.splitext(sample.name)[0]
+        write_picture(os.path.join(folder, f"{stem}.png"), side_by_side(list(panels.values()), list(panels)))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from detectron2.structures import Boxes, pairwise_iou
 from torch import Tensor, nn
 
 from rfpn.analysis.contour_growth import contour_growth
-from rfpn.analysis.unrolling import detect, first_batches, pool_masks, recurrent_layer, unroll
+from rfpn.analysis.unrolling import detect, first_batches, pool_masks, recurrent_layer
 from rfpn.data.build import build_test_loader
 from rfpn.data.mapper import PanopticMapper
 from rfpn.modeling import PathfinderNet
@@ -85,7 +85,7 @@ def mask_growths(model: nn.Module, record: dict, steps: int, predicted: bool) ->
         return []
     classes = truth.gt_classes[objects]
     pooled = pool_masks(model, features, [boxes])
-    growth = torch.stack([_masks(head.layers(hidden), classes) for hidden, _ in unroll(head.recurrent, pooled, steps)])
+    growth = torch.stack([_masks(head.layers(hidden), classes) for hidden, _ in head.recurrent.unroll(pooled, steps)])
     masks = truth.gt_masks[objects].crop_and_resize(boxes.tensor, growth.shape[-1])
     return list(zip(classes.tolist(), masks.cpu().numpy(), growth.cpu().numpy().swapaxes(0, 1)))
 

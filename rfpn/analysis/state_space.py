@@ -13,7 +13,7 @@ from sklearn.decomposition import PCA
 from torch import nn
 from tqdm import tqdm
 
-from rfpn.analysis.unrolling import layer_drive, recurrent_layer, unroll
+from rfpn.analysis.unrolling import layer_drive, recurrent_layer
 
 _BINS = 60
 # contours enclose these shares of the states
@@ -61,7 +61,7 @@ def collect_states(model: nn.Module, loader: Iterable[list[dict]], steps: int) -
     with inference_context(model), torch.no_grad():
         for inputs in tqdm(loader, desc="states", disable=None):
             drive, _ = layer_drive(model, inputs)
-            course = tqdm(unroll(layer, drive, steps), total=steps, desc="steps", leave=False, disable=None)
+            course = tqdm(layer.unroll(drive, steps), total=steps, desc="steps", leave=False, disable=None)
             states = [hidden.mean(dim=(2, 3)).float().cpu() for hidden, _ in course]
             collected.append(torch.stack(states, dim=1).numpy())
     if not sum(len(part) for part in collected):

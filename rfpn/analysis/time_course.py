@@ -15,7 +15,7 @@ from detectron2.utils import comm
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from rfpn.analysis.unrolling import detect, layer_drive, pool_masks, recurrent_layer, unroll
+from rfpn.analysis.unrolling import detect, layer_drive, pool_masks, recurrent_layer
 from rfpn.modeling import PathfinderNet
 
 # each has an evaluator of its own
@@ -115,7 +115,7 @@ def _steps_and_residuals(model, inputs: list[dict], steps: list[int]) -> Iterato
         yield from _panoptic_steps(model, inputs, steps)
         return
     drive, _ = layer_drive(model, inputs)
-    for step, (hidden, residual) in enumerate(unroll(layer, drive, max(steps)), start=1):
+    for step, (hidden, residual) in enumerate(layer.unroll(drive, max(steps)), start=1):
         if step in steps:
             yield step, [{"sem_seg": logits} for logits in model.logits(hidden)], residual
 
@@ -134,7 +134,7 @@ def _panoptic_steps(model: nn.Module, inputs: list[dict], steps: list[int]) -> I
     ]
     head = model.roi_heads.mask_head
     pooled = pool_masks(model, features, [found.pred_boxes for found in instances])
-    for step, (hidden, residual) in enumerate(unroll(head.recurrent, pooled, max(steps)), start=1):
+    for step, (hidden, residual) in enumerate(head.recurrent.unroll(pooled, max(steps)), start=1):
         if step in steps:
             mask_rcnn_inference(head.layers(hidden), instances)
             outputs = [

@@ -9,7 +9,6 @@ from detectron2.structures import Boxes, Instances
 from torch import Tensor, nn
 
 from rfpn.data.check import check_registered
-from rfpn.fixed_point import relative_residual
 from rfpn.layers import RecurrentLayer
 from rfpn.modeling import HGRUMaskHead, PathfinderNet
 
@@ -83,17 +82,6 @@ def pool_masks(model: nn.Module, features: dict[str, Tensor], boxes: list[Boxes]
     """Drive (R, C, H, W) of the mask head: features of all boxes, those of the first image first."""
     heads = model.roi_heads
     return heads.mask_pooler([features[name] for name in heads.mask_in_features], boxes)
-
-
-def unroll(layer: RecurrentLayer, drive: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield, for each step t = 1 … T, the hidden state (R, C, H, W) and the residual (R,) ‖h_t − h_{t−1}‖/‖h_t‖.
-
-    The residual is that of the whole state, as :class:`rfpn.layers.RecurrentLayer` reports it.
-    """
-    form, state = layer.form(drive), layer.initial_state(drive)
-    for _ in range(steps):
-        previous, state = state, form.step(drive, state)
-        yield layer.hidden(state), relative_residual(state, previous)
 
 
 def first_batches(loader: Iterable[list[dict]], images: int) -> Iterator[list[dict]]:

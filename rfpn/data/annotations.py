@@ -1,11 +1,11 @@
 """COCO panoptic and instances JSONs: reading, and the checks that make later errors impossible."""
 
-import json
 import math
 import os
 from collections import Counter
 from typing import NamedTuple
 
+from rfpn.data.files import read_json
 from rfpn.data.panoptic_png import MAX_ID
 
 # Label maps are 8-bit: 0 things, 1..n_stuff, 255 void.
@@ -48,24 +48,6 @@ def split_categories(categories: list, source: str) -> Categories:
     if len(split.stuff) > MAX_STUFF:
         raise ValueError(f"{source}: 8-bit label maps hold {MAX_STUFF} stuff categories, got {len(split.stuff)}")
     return split
-
-
-def read_json(path: str) -> dict:
-    """Reads a JSON object.
-
-    Raises:
-        OSError, ValueError: the file is missing or unreadable, or no JSON object; all name it.
-    """
-    try:
-        with open(path, encoding="utf-8") as f:
-            content = json.load(f, parse_constant=_refuse_constant)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: no such annotation file") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not a JSON file ({error})") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: expected a JSON object with images, annotations and categories")
-    return content
 
 
 def read_panoptic_json(path: str) -> dict:
@@ -172,10 +154,6 @@ def _check_unique(path: str, what: str, values: list) -> None:
 def _name(record, key: str = "id"):
     """What to call a record in a message."""
     return f"{record.get(key, record) if isinstance(record, dict) else record!s:.60}"
-
-
-def _refuse_constant(name: str):
-    raise ValueError(f"{name} is no JSON number")
 
 
 def _integer(least: int, most: int):

@@ -3,6 +3,7 @@
 from detectron2.config import CfgNode
 from detectron2.data import DatasetFromList, MapDataset, MetadataCatalog
 from detectron2.data.samplers import InferenceSampler
+from detectron2.utils import comm
 from torch.utils.data import DataLoader
 
 from rfpn.data.batches import build_positioned_loader
@@ -18,7 +19,6 @@ from rfpn.data.check import (
 )
 from rfpn.data.mapper import PanopticMapper
 from rfpn.data.packing import PackedLoader
-from rfpn.data.pathfinder.loader import build_pathfinder_test_loader
 from rfpn.data.pathfinder.mapper import PathfinderMapper
 from rfpn.data.records import check_label_maps, check_mask_format, check_masks, load_records, training_records
 
@@ -71,15 +71,21 @@ def build_test_loader(cfg: CfgNode, dataset_name: str):
         KeyError, ValueError, OSError: naming the data set and what it lacks.
     """
     records = _check_evaluated(cfg, dataset_name)
-    if _kind(dataset_name) == "pathfinder":
-        return build_pathfinder_test_loader(cfg, records)
     mapper = build_mapper(cfg, dataset_name, is_train=False)
     return PackedLoader(
         MapDataset(DatasetFromList(records, copy=False), mapper),
-        batch_size=1,
+        batch_size=_test_batch(cfg) if _kind(dataset_name) == "pathfinder" else 1,
         sampler=InferenceSampler(len(records)),
         num_workers=cfg.DATALOADER.NUM_WORKERS,
     )
+
+
+def _test_batch(cfg: CfgNode) -> int:
+    """As large as one process's in training: models whose norms take the batch's statistics score lower on single images."""
+    images, processes = cfg.SOLVER.IMS_PER_BATCH, comm.get_world_size()
+    if images < processes:
+        raise ValueError(f"SOLVER.IMS_PER_BATCH {images} must be at least the {processes} processes")
+    return images // processes
 
 
 def _check_dataset(cfg: CfgNode, name: str, needs_panoptic: bool) -> None:

@@ -5,7 +5,8 @@ import os
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
-from rfpn.data.annotations import read_json, read_panoptic_json, split_categories
+from rfpn.data.annotations import read_panoptic_json, split_categories
+from rfpn.data.files import read_json
 
 PREPARE_COMMAND = "`python datasets/prepare_coco_panoptic.py --root <folder> --splits <split>`"
 

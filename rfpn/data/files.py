@@ -42,3 +42,25 @@ def write_json(path: str | os.PathLike, content, indent: int | None = None) -> N
     with whole_file(path) as temporary, open(temporary, "w") as file:
         json.dump(content, file, indent=indent)
         file.write("\n")
+
+
+def read_json(path: str) -> dict:
+    """The JSON object that a file holds.
+
+    Raises:
+        OSError, ValueError: the file is missing or unreadable, or no JSON object; all name it.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file, parse_constant=_refuse_constant)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: no such file") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not a JSON file ({error})") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected a JSON object, got a {type(content).__name__}")
+    return content
+
+
+def _refuse_constant(name: str):
+    raise ValueError(f"{name} is no JSON number")

@@ -18,12 +18,11 @@ from rfpn.data.annotations import (
     IGNORE_LABEL,
     Categories,
     read_instances_json,
-    read_json,
     read_panoptic_json,
     split_categories,
 )
 from rfpn.data.check import PREPARE_COMMAND, check_files
-from rfpn.data.files import write_json
+from rfpn.data.files import read_json, write_json
 from rfpn.data.records import check_pictures
 from rfpn.data.semantic import Split, prepare_split, split_of_folder, unannotated
 

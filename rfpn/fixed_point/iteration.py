@@ -57,8 +57,8 @@ def iterate_until(
 ) -> FixedPoint:
     """Iterate every sample until its own residual is at most ``tolerance``, ``max_steps`` at most.
 
-    A settled sample keeps its state, so its result does not depend on its neighbours; it also leaves the batch, so
-    it costs nothing more. A sample whose state is not finite runs on to ``max_steps`` and is not converged.
+    A settled sample keeps its state, so its result does not depend on its neighbours; it also leaves the batch, and is
+    computed no more. A sample whose state is not finite runs on to ``max_steps`` and is not converged.
 
     Args:
         update: F, maps x (R, ...) and h (R, ...) to the next state.

@@ -159,13 +159,13 @@ class RecurrentLayer(nn.Module):
         """What runs the cell on drive x: a fast form that is ready for x, or the plain one (rfpn.layers.plain)."""
         return (bind(self.cell, x) if self.fast == "auto" else None) or PlainForm(self.step)
 
-    def unroll(self, x: Tensor, steps: int, state: Tensor | None = None) -> Iterator[Tensor]:
-        """Yield the hidden states h_1 … h_T one by one, recorded by autograd where it is on."""
+    def unroll(self, x: Tensor, steps: int, state: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield hidden states h_1 … h_T, recorded where autograd is on, each with its residual (R,), of the whole state."""
         form = self.form(x)
         state = self.initial_state(x) if state is None else state
         for _ in range(steps):
-            state = form.step(x, state)
-            yield self.hidden(state)
+            previous, state = state, form.step(x, state)
+            yield self.hidden(state), relative_residual(state, previous)
 
     def forward(self, x: Tensor) -> RecurrentOutput:
         """Drive x (R, C, H, W) -> :class:`RecurrentOutput`; R may be 0."""

@@ -159,7 +159,7 @@ class PathfinderNet(nn.Module):
         """Yield the logits (N, 2, H, W) after each of the steps 1 … ``steps``, from one unrolling."""
         if not isinstance(self.layer, RecurrentLayer):
             raise ValueError("the feedforward control has no steps; use a config with MODEL.PATHFINDER.LAYER 'recurrent'")
-        for hidden in self.layer.unroll(self.drive(batched_inputs), steps):
+        for hidden, _ in self.layer.unroll(self.drive(batched_inputs), steps):
             yield self.logits(hidden)
 
     def _features(self, drive: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:

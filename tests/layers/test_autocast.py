@@ -51,7 +51,7 @@ def test_C9_states_and_penalty_are_float32(name, method):
     output, _ = run(layer, x, True, 1.0)
     assert output.hidden.dtype == output.penalty.dtype == output.residual.dtype == torch.float32
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        assert all(hidden.dtype == torch.float32 for hidden in layer.unroll(x.bfloat16(), 2))
+        assert all(hidden.dtype == torch.float32 for hidden, _ in layer.unroll(x.bfloat16(), 2))
         stopped = RecurrentLayer(cell, 3, test_tolerance=1e-3).eval()(x.bfloat16())
     assert stopped.hidden.dtype == torch.float32
 

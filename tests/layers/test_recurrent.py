@@ -193,8 +193,10 @@ def test_anderson_with_neumann_and_penalty():
 def test_unroll_yields_every_state():
     cell, x = TanhCell(), random((4, 6))
     layer, wanted = RecurrentLayer(cell, 3), states(cell, x, 5)
-    assert all(torch.equal(a, b) for a, b in zip(layer.unroll(x, 5), wanted[1:], strict=True))
-    assert torch.equal(next(layer.unroll(x, 1, wanted[3])), wanted[4])
+    for step, (hidden, residual) in enumerate(layer.unroll(x, 5), start=1):
+        assert torch.equal(hidden, wanted[step]) and torch.equal(residual, relative_residual(wanted[step], wanted[step - 1]))
+    assert step == 5
+    assert torch.equal(next(layer.unroll(x, 1, wanted[3]))[0], wanted[4])
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -14,8 +14,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from rfpn.data.annotations import read_json
-from rfpn.data.files import whole_file, write_json
+from rfpn.data.files import read_json, whole_file, write_json
 from rfpn.data.pathfinder.generator import generate_sample
 from rfpn.data.pathfinder.settings import SPLITS, PathfinderSettings
 from rfpn.data.workers import start_worker

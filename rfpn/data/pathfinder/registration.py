@@ -11,7 +11,7 @@ import re
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
-from rfpn.data.annotations import read_json
+from rfpn.data.files import read_json
 from rfpn.data.pathfinder.dataset import MANIFEST, UNFINISHED, split_folder
 from rfpn.data.pathfinder.settings import SPLITS
 

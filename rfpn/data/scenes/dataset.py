@@ -8,8 +8,8 @@ from functools import partial
 import cv2
 import numpy as np
 
-from rfpn.data.annotations import Categories, read_json
-from rfpn.data.files import write_json
+from rfpn.data.annotations import Categories
+from rfpn.data.files import read_json, write_json
 from rfpn.data.panoptic_png import encode_ids
 from rfpn.data.scenes.geometry import STUFF_CLASSES, THING_CLASSES
 from rfpn.data.scenes.render import SceneOptions, render_scene

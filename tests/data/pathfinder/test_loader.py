@@ -7,7 +7,6 @@ from PIL import Image
 
 from rfpn.config import get_cfg
 from rfpn.data.build import build_test_loader
-from rfpn.data.pathfinder.loader import build_pathfinder_test_loader
 from rfpn.data.pathfinder.registration import register_pathfinder
 
 
@@ -30,7 +29,7 @@ def config(batch):
 
 
 def test_every_image_once_in_batches_of_training(dataset):
-    batches = list(build_pathfinder_test_loader(config(3), DatasetCatalog.get(dataset)))
+    batches = list(build_test_loader(config(3), dataset))
     assert [len(batch) for batch in batches] == [3, 3, 1]
     assert [int(x["image"][0, 0, 0]) for batch in batches for x in batch] == [10 * i for i in range(7)]
 
@@ -38,7 +37,7 @@ def test_every_image_once_in_batches_of_training(dataset):
 def test_fewer_images_a_batch_than_processes_is_named(dataset, monkeypatch):
     monkeypatch.setattr("detectron2.utils.comm.get_world_size", lambda: 4)
     with pytest.raises(ValueError, match="SOLVER.IMS_PER_BATCH 2 must be at least the 4 processes"):
-        build_pathfinder_test_loader(config(2), DatasetCatalog.get(dataset))
+        build_test_loader(config(2), dataset)
 
 
 def test_evaluation_reads_a_set_once(dataset, monkeypatch):

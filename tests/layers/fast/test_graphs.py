@@ -158,7 +158,7 @@ def test_training_takes_the_steps_before_the_recorded_ones_from_a_graph(options,
     x, layer = _drive(2), _layer(**options).train()
     wanted, asked = layer(x), []
     with torch.no_grad():
-        states = list(layer.unroll(x, STEPS))
+        states = [hidden for hidden, _ in layer.unroll(x, STEPS)]
 
     def run(layer, x, steps):
         if torch.is_grad_enabled():
@@ -178,7 +178,7 @@ def test_layer_returns_the_states_of_a_graph(monkeypatch):
     x, layer = _drive(2), _layer()
     with torch.no_grad():
         wanted = layer(x)
-        *_, previous, last = layer.unroll(x, STEPS)
+        *_, (previous, _), (last, _) = layer.unroll(x, STEPS)
         asked = []
         monkeypatch.setattr(graphs, "run", lambda *args: asked.append(args[2]) or (last, relative_residual(last, previous)))
         found = layer(x)
