@@ -252,3 +252,12 @@ def test_mistakes_are_found(line, error, monkeypatch):
     (call,) = program_calls(f"```\n{line}\n```\n")
     with pytest.raises((AssertionError, KeyError), match=error):
         check_call(call, monkeypatch)
+
+
+def test_every_measured_file_is_named_by_a_page():
+    """Runs with several seeds are named from the first to the last."""
+    text = "".join(page.read_text("utf-8") for page in PAGES)
+    files = [path.name for path in (ROOT / "docs" / "results").glob("*/*")]
+    assert len(files) > 50
+    unnamed = [name for name in files if name not in text and re.sub(r"seed\d", "seed1", name) not in text]
+    assert not unnamed

@@ -13,7 +13,7 @@ stability.png into --output.
 import os
 
 from analysis_models import analysis_parser, dataset_of, load_models, model_configs, open_output, write_results
-from arguments import natural
+from arguments import natural, positive
 from rfpn.analysis.stability import analyse, draw_stability, summarise
 from rfpn.data.build import build_test_loader
 from rfpn.data.programs import one_line_errors
