@@ -36,6 +36,8 @@ class Stability(NamedTuple):
     singular_value: largest one of J, below 1 where it contracts at once.
     largest_column_sum, mean_column_sum, smallest_column_sum: of 1ᵀJ. share_above: share of column sums above λ.
     lcp: the penalty, unweighted, with the layer's λ and reduction. residual: ‖h_T − h_{T−1}‖/‖h_T‖.
+    motion_quotient: ‖h_{T+1} − h_T‖ / ‖h_T − h_{T−1}‖, around 1 where the state goes on moving. motion_cosine: of the angle
+    between the two, −1 where it alternates, −0.5 in a cycle of three; both NaN for a state at rest.
     """
 
     spectral_radius: float
@@ -46,6 +48,8 @@ class Stability(NamedTuple):
     share_above: float
     lcp: float
     residual: float
+    motion_quotient: float
+    motion_cosine: float
 
 
 def analyse(
@@ -87,7 +91,8 @@ def sample_stability(
     coupled = getattr(layer.cell, "batch_statistics", False)
     if not coupled:
         drive, previous, sample = drive[sample : sample + 1], previous[sample : sample + 1], 0
-    new = layer.step(drive, previous)[sample]
+    states = layer.step(drive, previous)
+    new = states[sample]
     if not torch.isfinite(new).all():
         return Stability(*[float("nan")] * len(Stability._fields))
     with _exact_convolutions():
@@ -103,7 +108,14 @@ def sample_stability(
         float((sums > layer.coefficient).double().mean()),
         float(layer.penalty_of_sums(sums)),
         float(relative_residual(new[None], previous[sample][None])),
+        *_turn((new - previous[sample]).ravel(), (layer.step(drive, states)[sample] - new).ravel()),
     )
+
+
+def _turn(before: Tensor, after: Tensor) -> tuple[float, float]:
+    """Quotient of the lengths of two motions (n,), and the cosine of the angle between them."""
+    lengths = before.norm(), after.norm()
+    return float(lengths[1] / lengths[0]), float(before @ after / (lengths[0] * lengths[1]))
 
 
 def sample_jacobian(

@@ -61,6 +61,20 @@ def test_cells_against_their_dense_jacobians(name):
     assert found.lcp == pytest.approx((np.maximum(sums - 0.1, 0) ** 2).mean())
     new = cell(x, h)[1].detach()
     assert found.residual == pytest.approx(float((new - h[1]).norm() / new.norm()))
+    ahead = cell(x, cell(x, h))[1].detach()
+    assert found.motion_quotient == pytest.approx(float((ahead - new).norm() / (new - h[1]).norm()))
+    cosine = torch.nn.functional.cosine_similarity((ahead - new).ravel(), (new - h[1]).ravel(), dim=0)
+    assert found.motion_cosine == pytest.approx(float(cosine))
+
+
+def test_motions_of_a_cycle_and_of_a_state_at_rest():
+    turned = np.radians(120)
+    rotation = torch.tensor([[np.cos(turned), -np.sin(turned)], [np.sin(turned), np.cos(turned)]])
+    layer, x = RecurrentLayer(Linear(rotation), 3), torch.zeros(2, 2, dtype=torch.float64)
+    with torch.no_grad():
+        cycle, rest = (sample_stability(layer, x, h, 0) for h in (x + 1, x))
+    assert cycle.motion_quotient == pytest.approx(1) and cycle.motion_cosine == pytest.approx(-0.5)
+    assert np.isnan(rest.motion_quotient) and np.isnan(rest.motion_cosine)
 
 
 @pytest.mark.parametrize("size", [8, 80])
@@ -128,7 +142,7 @@ def test_images_of_a_model_one_by_one():
 
 
 def test_figure_and_ranks(tmp_path):
-    rows = [Stability(r, 2 * r, s, s, s, 0, max(s - 0.9, 0), 0.1) for r, s in ((0.5, 0.2), (1.2, 0.3), (1.5, 1.4))]
+    rows = [Stability(r, 2 * r, s, s, s, 0, max(s - 0.9, 0), 0.1, 0.9, 0) for r, s in ((0.5, 0.2), (1.2, 0.3), (1.5, 1.4))]
     assert summarise(rows)["rank_radius"] == pytest.approx(np.sqrt(3) / 2)
     assert np.isnan(summarise(rows[:2])["rank_radius"])
     draw_stability(str(tmp_path / "stability.png"), {"a": rows, "b": rows[:1]}, {"a": 0.9, "b": 0.9})
