@@ -1,7 +1,6 @@
 """Arguments and models that the programs for looking at dynamics share."""
 
 import argparse
-import csv
 import os
 from typing import Iterator
 
@@ -13,7 +12,7 @@ from detectron2.utils.logger import setup_logger
 from torch import nn
 
 from rfpn.analysis.unrolling import check_kind, has_recurrent_layer
-from rfpn.data.files import whole_file, write_json
+from rfpn.data.files import finite, write_csv, write_json
 from rfpn.engine.checkpoint import load_for_evaluation
 from rfpn.engine.setup import check_weights, load_cfg
 
@@ -109,23 +108,14 @@ def open_output(args, configs: dict[str, CfgNode], job: str) -> str:
     return folder
 
 
-def write_table(path: str, rows: list[dict]) -> None:
-    """Write rows as CSV; a row without a column's value leaves it empty."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    with whole_file(path) as temporary, open(temporary, "w", newline="") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def write_results(folder: str, job: str, rows: list[dict], summaries: dict[str, dict]) -> None:
     """Rows into <job>.csv; the summary of each model, by its name, into <job>.json and onto the console.
 
     In JSON null stands for numbers that are not finite.
     """
     print_table([{"model": name, **summary} for name, summary in summaries.items()])
-    write_table(os.path.join(folder, f"{job}.csv"), rows)
-    write_json(os.path.join(folder, f"{job}.json"), _finite(summaries), indent=1)
+    write_csv(os.path.join(folder, f"{job}.csv"), rows)
+    write_json(os.path.join(folder, f"{job}.json"), finite(summaries), indent=1)
 
 
 def print_table(rows: list[dict]) -> None:
@@ -159,11 +149,3 @@ def _name(folder: str) -> str:
 
 def _short(value) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _finite(content):
-    if isinstance(content, dict):
-        return {key: _finite(value) for key, value in content.items()}
-    if isinstance(content, (list, tuple)):
-        return [_finite(value) for value in content]
-    return None if isinstance(content, float) and content - content != 0 else content

@@ -11,7 +11,7 @@ import os
 
 import numpy as np
 
-from analysis_models import analysis_parser, dataset_of, load_models, model_configs, open_output, write_table
+from analysis_models import analysis_parser, dataset_of, load_models, model_configs, open_output
 from arguments import natural
 from rfpn.analysis.contour_growth import (
     contour_growth,
@@ -22,6 +22,7 @@ from rfpn.analysis.contour_growth import (
 )
 from rfpn.analysis.unrolling import first_batches, is_pathfinder, trained_steps
 from rfpn.data.build import build_test_loader
+from rfpn.data.files import write_csv
 from rfpn.data.programs import one_line_errors
 
 _COLUMNS = 8
@@ -50,7 +51,7 @@ def main(args) -> None:
                 rows += [{"model": name, "image": image, **count} for count in counts]
             drawn = np.unique(np.linspace(1, steps, min(steps, _COLUMNS)).round().astype(int)).tolist()
             draw_contour_growth(os.path.join(folder, f"growth_{name}.png"), inputs, growth, drawn)
-        write_table(os.path.join(folder, "contour.csv"), rows)
+        write_csv(os.path.join(folder, "contour.csv"), rows)
         draw_joining_steps(os.path.join(folder, "contour.png"), inputs, joined, steps)
         print(f"written to {folder}")
 

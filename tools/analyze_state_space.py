@@ -14,11 +14,12 @@ import os
 
 import numpy as np
 
-from analysis_models import analysis_parser, dataset_of, load_models, model_configs, open_output, print_table, write_table
+from analysis_models import analysis_parser, dataset_of, load_models, model_configs, open_output, print_table
 from arguments import natural
 from rfpn.analysis.state_space import collect_states, distance_table, draw_state_space, pair_table, project
 from rfpn.analysis.unrolling import first_batches, trained_steps
 from rfpn.data.build import build_test_loader
+from rfpn.data.files import write_csv
 from rfpn.data.programs import one_line_errors
 
 # arguments of np.savez_compressed, which takes arrays by name
@@ -47,7 +48,7 @@ def main(args) -> None:
         for name, rows in tables.items():
             if rows:
                 print_table(rows)
-                write_table(os.path.join(folder, f"{name}.csv"), rows)
+                write_csv(os.path.join(folder, f"{name}.csv"), rows)
         projected = {name: space.projected.astype(np.float32) for name, space in spaces.items()}
         np.savez_compressed(os.path.join(folder, "state_space.npz"), **projected)
         draw_state_space(os.path.join(folder, "state_space.png"), spaces, args.components, args.sample)

@@ -24,7 +24,7 @@ import torch
 from arguments import natural, output_file, positive
 from rfpn.analysis.benchmark import PRECISIONS, Row, alternate, checkpoint_steps, compare, mask_head, measure, pathfinder
 from rfpn.analysis.memory import METHODS, MemoryRow, Point, layer_points, sweep
-from rfpn.data.files import write_json
+from rfpn.data.files import finite, write_json
 from rfpn.data.programs import one_line_errors
 from rfpn.layers import RecurrentLayer
 
@@ -268,9 +268,7 @@ def _work(arguments: argparse.Namespace) -> str:
 
 def _write(path: Path, heading: dict, rows: list) -> None:
     """All rows so far; a program that is stopped leaves a whole file."""
-    # JSON knows no NaN
-    known = [{key: None if value != value else value for key, value in row._asdict().items()} for row in rows]
-    write_json(path, {**heading, "rows": known}, indent=1)
+    write_json(path, finite({**heading, "rows": [row._asdict() for row in rows]}), indent=1)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from detectron2.engine import default_argument_parser
 from detectron2.utils import comm
 
 from analysis_models import add_model_arguments, load_model, model_configs, open_output, suitable
-from rfpn.analysis.time_course import Course, evaluate_time_course, parse_steps, plot_time_course, write_csv
+from rfpn.analysis.time_course import Course, evaluate_time_course, parse_steps, plot_time_course, write_courses
 from rfpn.analysis.unrolling import trained_steps
 from rfpn.data.build import build_test_loader
 from rfpn.data.programs import one_line_errors
@@ -56,7 +56,7 @@ def write(folder: str, courses: list[Course], score: str) -> None:
     for label, name, _, course in courses:
         table = ", ".join(f"{step}: {scores.get(score, float('nan')):.4f}" for step, scores in course.items())
         logger.info("%s, %s, %s by step: %s", label, name, score, table)
-    write_csv(os.path.join(folder, "timesteps.csv"), courses)
+    write_courses(os.path.join(folder, "timesteps.csv"), courses)
     plot_time_course(os.path.join(folder, "timesteps.png"), courses, score)
     logger.info("written to %s", folder)
 

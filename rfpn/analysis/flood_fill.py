@@ -12,10 +12,11 @@ from scipy.ndimage import binary_dilation, distance_transform_edt, label
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import shortest_path
 from scipy.spatial import KDTree
-from scipy.stats import spearmanr, wilcoxon
+from scipy.stats import wilcoxon
 from sklearn.cluster import KMeans
 
 from rfpn.analysis.contour_growth import joining_steps
+from rfpn.analysis.ranks import rank_correlation
 
 # fewer cells have no ranks to speak of; fewer pixels a cell are noise
 _LEAST_CELLS, _LEAST_PIXELS = 5, 4
@@ -111,16 +112,16 @@ def similarity(
     flood = tessellation.distances[start]
     others = np.flatnonzero(np.isfinite(flood) & ~np.isnan(times))
     others = others[others != start]
-    own = _rank_correlation(times[others], flood[others])
+    own = rank_correlation(times[others], flood[others])
     rng = np.random.default_rng(seed)
-    shuffled = [_rank_correlation(rng.permutation(times[others]), flood[others]) for _ in range(shuffles)]
+    shuffled = [rank_correlation(rng.permutation(times[others]), flood[others]) for _ in range(shuffles)]
     elsewhere = []
     for cell in others:
         rest = others[others != cell]
-        elsewhere.append(_rank_correlation(times[rest], tessellation.distances[cell, rest]))
+        elsewhere.append(rank_correlation(times[rest], tessellation.distances[cell, rest]))
     depth = _cell_means(tessellation, distance_transform_edt(tessellation.mask)[None])[0]
-    edge = _rank_correlation(times[others], -depth[others])
-    partial = _partial(own, edge, _rank_correlation(flood[others], -depth[others]))
+    edge = rank_correlation(times[others], -depth[others])
+    partial = _partial(own, edge, rank_correlation(flood[others], -depth[others]))
     return Similarity(own, _mean(shuffled), _mean(elsewhere), edge, partial, int(inside.sum()), reached, start)
 
 
@@ -232,12 +233,6 @@ def _distances(cells: np.ndarray, count: int) -> np.ndarray:
     touching = (first != second) & (first >= 0) & (second >= 0)
     graph = coo_matrix((np.ones(touching.sum()), (first[touching], second[touching])), shape=(count, count))
     return shortest_path(graph.tocsr(), directed=False, unweighted=True)
-
-
-def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
-    if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
-        return float("nan")
-    return float(spearmanr(first, second).statistic)
 
 
 def _partial(xy: float, xz: float, yz: float) -> float:

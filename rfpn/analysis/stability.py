@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from detectron2.evaluation import inference_context
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, svds
-from scipy.stats import spearmanr
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from rfpn.analysis.ranks import rank_correlation
 from rfpn.analysis.unrolling import layer_drive, recurrent_layer
 from rfpn.fixed_point import iterate, relative_residual
 from rfpn.layers import RecurrentLayer
@@ -183,14 +183,14 @@ def summarise(rows: list[Stability]) -> dict[str, float]:
     columns = dict(zip(Stability._fields, table.T))
     radius, norm, lcp = (columns[name] for name in ("spectral_radius", "singular_value", "lcp"))
     unstable = radius > 1
-    summary = {"samples": len(rows), "unanswered": int(np.isnan(table).any(axis=1).sum())}
+    summary = {"samples": len(rows), "unanswered": int((np.isnan(radius) | np.isnan(norm)).sum())}
     for name, values in columns.items():
         known = values[~np.isnan(values)]
         summary[f"mean_{name}"] = float(known.mean()) if len(known) else float("nan")
         summary[f"max_{name}"] = float(known.max()) if len(known) else float("nan")
     summary["unstable_share"] = float(unstable.mean()) if len(rows) else float("nan")
     summary["blind_share"] = float((lcp[unstable] == 0).mean()) if unstable.any() else float("nan")
-    return summary | {"rank_radius": _rank(lcp, radius), "rank_singular_value": _rank(lcp, norm)}
+    return summary | {"rank_radius": rank_correlation(lcp, radius), "rank_singular_value": rank_correlation(lcp, norm)}
 
 
 def draw_stability(path: str, models: dict[str, list[Stability]], coefficients: dict[str, float]) -> None:
@@ -240,14 +240,6 @@ def _exact_convolutions():
     # TF32's three digits are too few for ARPACK to see that it has converged
     settings = torch.backends.cudnn
     return settings.flags(settings.enabled, settings.benchmark, deterministic=settings.deterministic, allow_tf32=False)
-
-
-def _rank(first: np.ndarray, second: np.ndarray) -> float:
-    known = ~(np.isnan(first) | np.isnan(second))
-    first, second = first[known], second[known]
-    if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
-        return float("nan")
-    return float(spearmanr(first, second).statistic)
 
 
 def _dense(operator: LinearOperator) -> np.ndarray:

@@ -1,7 +1,5 @@
 """Scores and residuals of recurrent models after each step of processing, all from one unrolling an image."""
 
-import csv
-import os
 import re
 from typing import Callable, Iterable, Iterator, NamedTuple
 
@@ -16,6 +14,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from rfpn.analysis.unrolling import detect, layer_drive, pool_masks, recurrent_layer
+from rfpn.data.files import write_csv
 from rfpn.modeling import PathfinderNet
 
 # each has an evaluator of its own
@@ -156,15 +155,14 @@ def _combine(model: nn.Module, instances: Instances, labels: torch.Tensor, size:
     )
 
 
-def write_csv(path: str, courses: list[Course]) -> None:
-    """Write scores by model, data set and step: columns ``model``, ``dataset``, ``step``, one for each score."""
-    names = list(dict.fromkeys(name for course in courses for scores in course.scores.values() for name in scores))
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, ["model", "dataset", "step", *names])
-        writer.writeheader()
-        for model, dataset, _, course in courses:
-            writer.writerows({"model": model, "dataset": dataset, "step": t, **scores} for t, scores in course.items())
+def write_courses(path: str, courses: list[Course]) -> None:
+    """Write scores by model, data set and step as CSV: columns ``model``, ``dataset``, ``step``, one for each score."""
+    rows = [
+        {"model": model, "dataset": dataset, "step": step, **scores}
+        for model, dataset, _, course in courses
+        for step, scores in course.items()
+    ]
+    write_csv(path, rows)
 
 
 def plot_time_course(path: str, courses: list[Course], score: str) -> None:

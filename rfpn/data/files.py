@@ -1,6 +1,8 @@
 """Where data sets lie, and files that are either whole or not there."""
 
+import csv
 import json
+import math
 import os
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +44,25 @@ def write_json(path: str | os.PathLike, content, indent: int | None = None) -> N
     with whole_file(path) as temporary, open(temporary, "w") as file:
         json.dump(content, file, indent=indent)
         file.write("\n")
+
+
+def finite(content):
+    """The same content with None in the place of numbers that are not finite, which JSON has no word for."""
+    if isinstance(content, dict):
+        return {key: finite(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def write_csv(path: str | os.PathLike, rows: list[dict]) -> None:
+    """Write rows as a whole CSV file, and make its folder; a row without a column's value leaves it empty."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with whole_file(path) as temporary, open(temporary, "w", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def read_json(path: str) -> dict:

@@ -15,7 +15,7 @@ from rfpn.analysis.time_course import (
     parse_steps,
     plot_time_course,
     step_outputs,
-    write_csv,
+    write_courses,
 )
 from rfpn.engine.setup import load_cfg
 from rfpn.evaluation.pathfinder import PathfinderEvaluator
@@ -117,7 +117,7 @@ def test_table_and_figure(tmp_path):
         Course("first", "a", range(20, 21), {1: {"IoU": 0.5, "residual": 0.6}, 20: {"IoU": 0.7, "residual": 0.01}}),
         Course("second", "a", range(6, 7), {1: {"IoU": 0.1, "residual": 1.0}}),
     ]
-    write_csv(str(tmp_path / "new" / "course.csv"), courses)
+    write_courses(str(tmp_path / "new" / "course.csv"), courses)
     with open(tmp_path / "new" / "course.csv") as file:
         rows = list(csv.DictReader(file))
     assert rows[1] == {"model": "first", "dataset": "a", "step": "20", "IoU": "0.7", "residual": "0.01"}

@@ -1,6 +1,5 @@
 import pytest
 import torch
-from torch import nn
 
 from rfpn.fixed_point import iterate, lipschitz_penalty, relative_residual
 from rfpn.layers import ConvLSTMCell, GALAHGRUCell, HGRUCell, RecurrentLayer

@@ -270,7 +270,7 @@ def test_results_are_whole_files_with_null_for_what_is_not_finite(tmp_path):
             raise ValueError("no text")
 
     with pytest.raises(ValueError, match="no text"):
-        analysis_models.write_table(tmp_path / "job.csv", [{"a": 2}, {"a": Unwritable()}])
+        analysis_models.write_csv(tmp_path / "job.csv", [{"a": 2}, {"a": Unwritable()}])
     with pytest.raises(TypeError):
         analysis_models.write_results(tmp_path, "job", [{"a": 1}], {"m": {"x": 1.0, "y": {1}}})
     assert {path: path.read_text() for path in tmp_path.iterdir()} == before

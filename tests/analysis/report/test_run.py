@@ -7,7 +7,7 @@ import math
 import pytest
 
 from rfpn.analysis.report.run import read_courses, read_metrics, read_run
-from rfpn.analysis.time_course import Course, write_csv
+from rfpn.analysis.time_course import Course, write_courses
 from rfpn.config import get_cfg
 
 ROWS = [
@@ -71,7 +71,7 @@ def test_time_courses_are_found_in_the_folder(tmp_path):
     write_metrics(tmp_path, ROWS)
     scores = {1: {"PQ": 1.5, "residual": 0.5}, 4: {"PQ": 2.5}}
     courses = [Course(model, "x", range(4, 5), scores) for model in "ab"]
-    write_csv(str(tmp_path / "timesteps" / "timesteps.csv"), courses)
+    write_courses(str(tmp_path / "timesteps" / "timesteps.csv"), courses)
     courses = read_run(str(tmp_path)).courses
     assert courses == {label: {"PQ": ([1, 4], [1.5, 2.5]), "residual": ([1], [0.5])} for label in ("a, x", "b, x")}
     (tmp_path / "other.csv").write_text("model,step\na,1\n")
