@@ -39,7 +39,7 @@ EASY = PathfinderSettings(
     distractors=3,
     distractor_length=1,
 )
-PICTURES = 8
+PICTURES = 4
 BRIGHT = 60  # grey value above which a pixel belongs to a stroke
 
 

@@ -4,8 +4,14 @@ import os
 
 import numpy as np
 import torch
+from scipy.ndimage import maximum_filter
 from torch import nn
 from tqdm import tqdm
+
+# around what is drawn of an image, pixels
+_MARGIN = 4
+# pixels of a side from which on strokes are drawn thicker
+_FINE = 80
 
 
 def contour_growth(model: nn.Module, inputs: list[dict], steps: int) -> np.ndarray:
@@ -41,25 +47,25 @@ def joining_counts(joined: np.ndarray, target: np.ndarray, steps: int) -> list[d
 
 
 def draw_contour_growth(path: str, inputs: list[dict], growth: np.ndarray, steps: list[int]) -> None:
-    """Draw a row for each image: image, truth, then the target's probability after each of ``steps``.
+    """Draw a row for each image, cut to its strokes: image, truth, then the target's probability after each of ``steps``.
 
     Args:
         path: PNG file. inputs: with ``image`` (1, H, W) and ``sem_seg`` (H, W).
         growth: (T, N, H, W), as :func:`contour_growth` gives it. steps: those to draw, from 1 to T.
     """
     panels = {f"step {step}": growth[step - 1] for step in steps}
-    figure, _ = _sheet(inputs, panels, {"cmap": "gray", "vmin": 0, "vmax": 1})
+    figure, _ = _sheet(inputs, panels, {"cmap": "magma", "vmin": 0, "vmax": 1})
     _save(figure, path)
 
 
 def draw_joining_steps(path: str, inputs: list[dict], joined: dict[str, np.ndarray], steps: int) -> None:
-    """Draw a row for each image: image, truth, then for each model the step at which each pixel joined, as colour.
+    """Draw a row for each image, cut to its strokes: image, truth, then by model the step at which each pixel joined, as colour.
 
     Args:
         path: PNG file. inputs: with ``image`` (1, H, W) and ``sem_seg`` (H, W).
         joined: (N, H, W) by model, as :func:`joining_steps` gives it. steps: T, end of the colour scale.
     """
-    figure, heat = _sheet(inputs, joined, {"cmap": "turbo", "vmin": 1, "vmax": steps, "interpolation": "nearest"})
+    figure, heat = _sheet(inputs, joined, {"cmap": "turbo", "vmin": 1, "vmax": steps})
     figure.colorbar(heat, ax=figure.axes, label="step at which a pixel joined", aspect=40, pad=0.01)
     _save(figure, path)
 
@@ -69,20 +75,45 @@ def _sheet(inputs: list[dict], panels: dict[str, np.ndarray], style: dict):
     from matplotlib.figure import Figure
 
     columns = ["image", "truth", *panels]
-    figure = Figure(figsize=(1.2 * len(columns) + 0.6, 1.2 * len(inputs) + 0.3), layout="constrained")
+    figure = Figure(figsize=(1.5 * len(columns) + 0.6, 1.5 * len(inputs) + 0.3), layout="constrained")
     axes = figure.subplots(len(inputs), len(columns), squeeze=False)
     for row, record in enumerate(inputs):
-        axes[row, 0].imshow(record["image"][0].numpy(), cmap="gray", vmin=0, vmax=255)
-        axes[row, 1].imshow(record["sem_seg"].numpy(), cmap="gray", vmin=0, vmax=1)
+        image = record["image"][0].numpy()
+        window = _strokes(image)
+        axes[row, 0].imshow(_thick(image[window]), cmap="gray", vmin=0, vmax=255)
+        axes[row, 1].imshow(_thick(record["sem_seg"].numpy()[window]), cmap="gray", vmin=0, vmax=1)
         for column, panel in enumerate(panels.values(), start=2):
             # seen where pixels have no value
             axes[row, column].set_facecolor("0.9")
-            last = axes[row, column].imshow(panel[row], **style)
+            last = axes[row, column].imshow(_thick(panel[row][window]), interpolation="nearest", **style)
         for axis in axes[row]:
             axis.set(xticks=[], yticks=[])
     for column, title in enumerate(columns):
         axes[0, column].set_title(title, fontsize="small")
     return figure, last
+
+
+def _strokes(image: np.ndarray) -> tuple[slice, slice]:
+    """The least square of an image (H, W) that holds all that is bright, with a margin; most of an image is empty."""
+    bright = np.argwhere(image > image.max() / 2)
+    if not len(bright):
+        return slice(None), slice(None)
+    least, most = bright.min(axis=0) - _MARGIN, bright.max(axis=0) + 1 + _MARGIN
+    side = min((most - least).max(), *image.shape)
+    starts = np.clip((least + most - side) // 2, 0, np.array(image.shape) - side)
+    return tuple(slice(start, start + side) for start in starts)
+
+
+def _thick(panel: np.ndarray) -> np.ndarray:
+    """Strokes of (H, W) a pixel wider on all sides, by the highest value there: one pixel is lost in a picture drawn small."""
+    if min(panel.shape) < _FINE:
+        return panel
+    empty = np.isnan(panel)
+    thick = maximum_filter(np.where(empty, -np.inf, panel), 3)
+    if empty.any():
+        # where pixels have no value, those that have one keep it
+        thick = np.where(empty, np.where(np.isinf(thick), np.nan, thick), panel)
+    return thick
 
 
 def _save(figure, path: str) -> None:

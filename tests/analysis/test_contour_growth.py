@@ -61,3 +61,18 @@ def test_heat_map_has_a_column_for_each_model(tmp_path):
     changed = np.flatnonzero((np.abs(one - two).max(axis=2) > 50).any(axis=0))
     assert one.shape == two.shape and len(changed)
     assert changed.min() > one.shape[1] / 2  # the second model's column alone
+
+
+def test_a_thin_stroke_in_a_corner_fills_its_picture(tmp_path):
+    """20 of 150 pixels a side: uncut and a pixel wide it would be 1% of an eighth of its picture's side."""
+    image = torch.zeros(1, 150, 150, dtype=torch.uint8)
+    image[0, 125:145, 130] = 255
+    records = [{"image": image, "sem_seg": (image[0] > 0).long()}]
+    never = np.full((1, 150, 150), np.nan)
+    draw_joining_steps(str(tmp_path / "a.png"), records, {"one": never}, 5)
+    picture = np.asarray(Image.open(tmp_path / "a.png").convert("L"))
+    black = picture == 0
+    # of the truth's picture: white on black, three pixels of 28 wide
+    row = picture[picture.shape[0] // 2]
+    panel = row[np.flatnonzero(black[picture.shape[0] // 2])[0] :]
+    assert 0.05 < (panel[: len(panel) // 3] == 255).mean() < 0.25
