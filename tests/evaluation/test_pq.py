@@ -152,5 +152,6 @@ def test_B7_workers_agree_and_none_is_left(tmp_path):
     before = multiprocessing.active_children()
     for _ in range(3):
         assert score(tmp_path, pictures, wrong, workers=2) == one
-    assert multiprocessing.active_children() == before
+    # an earlier test's may end meanwhile
+    assert set(multiprocessing.active_children()) <= set(before)
     assert one["Things"]["rq"] == pytest.approx(3 / 4.5)
