@@ -1,7 +1,6 @@
 """Command-line arguments that programs share: what is wrong ends a program in one line, before its work."""
 
 import argparse
-import json
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator
@@ -41,14 +40,6 @@ def add_logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log", type=_named_file, action="append", required=True, metavar="NAME=FILE", help="metrics.json of a run, repeatable"
     )
-
-
-def read_json(path: str):
-    """What a JSON file holds. Raises OSError or ValueError naming it."""
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: no JSON ({error})") from None
 
 
 def read_log(path: str) -> dict[str, Series]:

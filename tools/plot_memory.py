@@ -12,8 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from arguments import png_file, read_json, usage_errors
+from arguments import png_file, usage_errors
 from rfpn.analysis.memory import MEASURED, OUT_OF_MEMORY
+from rfpn.data.files import read_json
 
 NAMES = {"bptt": "BPTT", "checkpointed_bptt": "BPTT, checkpointed", "rbp": "RBP", "crbp": "C-RBP"}
 # curves that coincide stay visible
@@ -45,7 +46,7 @@ def main() -> None:
 def read_sweep(path: str) -> dict:
     """What tools/benchmark.py memory wrote. Raises OSError or ValueError naming a file that it did not."""
     sweep = read_json(path)
-    if not isinstance(sweep, dict) or not KEYS <= sweep.keys() or not isinstance(sweep["rows"], list):
+    if not KEYS <= sweep.keys() or not isinstance(sweep["rows"], list):
         raise ValueError(f"{path} does not come from tools/benchmark.py memory")
     for index, row in enumerate(sweep["rows"]):
         if not _is_row(row):

@@ -15,7 +15,7 @@ from typing import Callable
 from detectron2.engine import HookBase, default_argument_parser
 from tqdm import tqdm
 
-from rfpn.analysis.figures import side_by_side, write_picture
+from rfpn.analysis.figures import write_picture
 from rfpn.analysis.overlay import build_overlay
 from rfpn.analysis.samples import draw_samples
 from rfpn.data.files import datasets_root, write_json
@@ -97,9 +97,8 @@ def draw(trainer: Trainer, folder: str) -> None:
     """Image, ground truth and prediction side by side for the first held-out scenes."""
     overlay = build_overlay(trainer.model, trainer.cfg)
     for sample in draw_samples(overlay, trainer.cfg.DATASETS.TEST[0], PICTURES, side=SIDE):
-        panels = sample.panels()
         stem = os.path.splitext(sample.name)[0]
-        write_picture(os.path.join(folder, f"{stem}.png"), side_by_side(list(panels.values()), list(panels)))
+        write_picture(os.path.join(folder, f"{stem}.png"), sample.sheet())
 
 
 if __name__ == "__main__":

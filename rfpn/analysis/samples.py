@@ -7,7 +7,7 @@ import numpy as np
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from tqdm import tqdm
 
-from rfpn.analysis.figures import PanopticTruth, draw_contour, draw_panoptic, enlarge
+from rfpn.analysis.figures import PanopticTruth, draw_contour, draw_panoptic, enlarge, side_by_side
 from rfpn.analysis.overlay import Overlay, enlargement
 from rfpn.data.images import read_image
 from rfpn.data.pathfinder.mapper import PathfinderMapper
@@ -29,6 +29,11 @@ class Sample(NamedTuple):
         """Image, ground truth and prediction by title."""
         found = {"image": self.image, "ground truth": self.truth, "prediction": self.prediction}
         return {title: picture for title, picture in found.items() if picture is not None}
+
+    def sheet(self) -> np.ndarray:
+        """The panels side by side, (H, W, 3) RGB uint8."""
+        panels = self.panels()
+        return side_by_side(list(panels.values()), list(panels))
 
 
 def draw_samples(

@@ -74,8 +74,6 @@ def read_json(path: str) -> dict:
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file, parse_constant=_refuse_constant)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: no such file") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not a JSON file ({error})") from error
     if not isinstance(content, dict):

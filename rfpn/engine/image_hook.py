@@ -37,7 +37,6 @@ class PredictionImages(HookBase):
         if self._cfg.TEST.LOG_IMAGES == 0:
             return
         # libraries that draw take half a second to import, which an error at the start need not wait for
-        from rfpn.analysis.figures import side_by_side
         from rfpn.analysis.overlay import build_overlay
         from rfpn.analysis.samples import draw_samples
 
@@ -45,6 +44,5 @@ class PredictionImages(HookBase):
         overlay = build_overlay(model.module if isinstance(model, DistributedDataParallel) else model, self._cfg)
         for dataset in self._cfg.DATASETS.TEST:
             for sample in draw_samples(overlay, dataset, self._cfg.TEST.LOG_IMAGES):
-                panels = sample.panels()
-                picture = side_by_side(list(panels.values()), list(panels)).transpose(2, 0, 1)
-                get_event_storage().put_image(f"{dataset}/{sample.name}", np.ascontiguousarray(picture))
+                picture = np.ascontiguousarray(sample.sheet().transpose(2, 0, 1))
+                get_event_storage().put_image(f"{dataset}/{sample.name}", picture)

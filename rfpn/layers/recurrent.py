@@ -248,11 +248,11 @@ class RecurrentLayer(nn.Module):
 
     def record_step(self, form, x: Tensor, previous: Tensor, penalised: bool) -> tuple[Tensor, Tensor, Callable | None]:
         """A step from ``previous``, which requires grad: the state, its penalty or 0, and v -> Jᵀv where the form has it."""
-        secant = penalised and self.probe == SECANT
-        state, sums, transpose = form.record(x, previous, self.probe if penalised and not secant else None)
-        if secant:
+        probe = self.probe if penalised else None
+        state, sums, transpose = form.record(x, previous, None if probe == SECANT else probe)
+        if probe == SECANT:
             sums = secant_quotients(form.step(x, state.detach()), state, previous)
-        return state, self.penalty_of_sums(sums) if penalised else state.new_zeros(()), transpose
+        return state, state.new_zeros(()) if sums is None else self.penalty_of_sums(sums), transpose
 
     def _solve(self, *arguments) -> LinearSolution:
         # the small system of one sample knows nothing of what comes to it from others

@@ -64,7 +64,7 @@ def test_heat_map_has_a_column_for_each_model(tmp_path):
 
 
 def test_a_thin_stroke_in_a_corner_fills_its_picture(tmp_path):
-    """20 of 150 pixels a side: uncut and a pixel wide it would be 1% of an eighth of its picture's side."""
+    """Uncut, and a pixel wide, it would be less than 1% of its picture's width."""
     image = torch.zeros(1, 150, 150, dtype=torch.uint8)
     image[0, 125:145, 130] = 255
     records = [{"image": image, "sem_seg": (image[0] > 0).long()}]

@@ -1,0 +1,37 @@
+"""torch.func and forward-mode differentiation through a layer."""
+
+import pytest
+import torch
+
+from rfpn.layers import RecurrentLayer
+from tests.problems import TanhCell, random
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_torch_func(training):
+    """Transforms of bptt and of evaluation; rbp's gradient is not that of its steps, and is refused."""
+    x, v = random((3, 6)), random((3, 6), 1)
+    layer = RecurrentLayer(TanhCell(), 5, gradient="bptt").train(training)
+    torch.testing.assert_close(torch.func.vmap(lambda one: layer(one[None]).hidden[0])(x), layer(x).hidden)
+    values, tangents = torch.func.jvp(lambda drive: layer(drive).hidden, (x,), (v,))
+    step = 1e-6
+    with torch.no_grad():
+        wanted = (layer(x + step * v).hidden - layer(x - step * v).hidden) / (2 * step)
+    torch.testing.assert_close(tangents, wanted, rtol=1e-6, atol=1e-8)
+    gradient = torch.func.grad(lambda drive: layer(drive).hidden.sum())(x)
+    x.requires_grad_()
+    torch.testing.assert_close(gradient, torch.autograd.grad(layer(x).hidden.sum(), x)[0])
+    implicit = RecurrentLayer(TanhCell(), 5).train(training)
+    with pytest.raises(RuntimeError):
+        torch.func.grad(lambda drive: implicit(drive).hidden.sum())(x)
+
+
+@pytest.mark.parametrize("gradient", ["rbp", "tbptt"])
+def test_forward_mode_takes_all_steps(gradient):
+    x, v = random((3, 6)), random((3, 6), 1)
+    layer, step = RecurrentLayer(TanhCell(), 6, gradient=gradient, window=2).eval(), 1e-6
+    with torch.no_grad(), torch.autograd.forward_ad.dual_level():
+        dual = layer(torch.autograd.forward_ad.make_dual(x, v)).hidden
+        tangent = torch.autograd.forward_ad.unpack_dual(dual).tangent
+        wanted = (layer(x + step * v).hidden - layer(x - step * v).hidden) / (2 * step)
+    torch.testing.assert_close(tangent, wanted, rtol=1e-6, atol=1e-8)
