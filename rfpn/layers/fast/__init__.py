@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from rfpn.layers.parts import as_made
 
 FAST = ("auto", "off")
-# below this edge, direct convolutions win over the frequency domain
+# below these edges, direct convolutions win over the frequency domain
 _SMALLEST_SPECTRAL_KERNEL = 7
+_SMALLEST_SPECTRAL_KERNEL_CPU = 11
 # gates' kernels of the hGRU hold a square of them: 96 KiB for 128
 _MOST_SPECTRAL_CHANNELS = 64
 # of a RoI: kernels with a group norm hold all of them
@@ -59,7 +60,7 @@ def bind(cell: nn.Module, x: Tensor):
     """The fast form of ``cell`` for drive x (R, C, H, W), or None where the plain one is to be used."""
     from rfpn.layers.hgru import GALAHGRUCell, HGRUCell
 
-    if x.dim() != 4 or not len(x) or x.numel() > _MOST_ELEMENTS or not available(x):
+    if x.dim() != 4 or not len(x) or x.numel() > _MOST_ELEMENTS or not (available(x) or _serves_cpu(cell, x)):
         return None
     # a subclass may compute something else
     make = {HGRUCell: _bind_hgru, GALAHGRUCell: _bind_gala}.get(type(cell))
@@ -69,6 +70,17 @@ def bind(cell: nn.Module, x: Tensor):
     if any(p.dtype != torch.float32 or p.device != x.device for p in cell.parameters()):
         return None
     return make(cell, x)
+
+
+def _serves_cpu(cell: nn.Module, x: Tensor) -> bool:
+    """Whether the torch operations of a fast form are ahead of the plain cell, as they are on a CPU with large kernels."""
+    from rfpn.layers.hgru import HGRUCell
+
+    if x.device.type != "cpu" or type(cell) is not HGRUCell or autocast_dtype(x) is not None:
+        return False
+    # compilers and torch.func want the plain operations
+    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return cell.inhibition.kernel_size[0] >= _SMALLEST_SPECTRAL_KERNEL_CPU and not transformed
 
 
 def _bind_hgru(cell: nn.Module, x: Tensor):

@@ -55,8 +55,10 @@ def unpack(canvas: Tensor, like: Tensor) -> Tensor:
 def kernel_spectrum(weight: Tensor, size: tuple[int, int]) -> Tensor:
     """Transform of a kernel (Co, Ci, E, E) for canvases of S1×S2, scaled so that inverse transforms need no factor."""
     edge = weight.shape[-1]
-    padded = F.pad(weight, (0, size[1] - edge, 0, size[0] - edge)).roll((-(edge // 2), -(edge // 2)), (-2, -1))
-    return torch.fft.fft2(padded).conj().div_(size[0] * size[1]).resolve_conj()
+    # a turned real kernel has the conjugate transform
+    turned = weight.flip(-2, -1) / (size[0] * size[1])
+    padded = F.pad(turned, (0, size[1] - edge, 0, size[0] - edge)).roll((-(edge // 2), -(edge // 2)), (-2, -1))
+    return torch.fft.fft2(padded)
 
 
 def half_spectrum(spectrum: Tensor) -> Tensor:
@@ -93,9 +95,13 @@ def multiply(transformed: Tensor, spectrum: Tensor, transposed: bool = False) ->
     if not spectrum.is_complex():
         spectrum = torch.view_as_complex(spectrum.float()).permute(3, 2, 0, 1)
         transformed = torch.view_as_complex(torch.view_as_real(transformed).bfloat16().float())
+    # one multiply-add for each input channel: batched products of such small matrices are several times slower on a CPU
     if transposed:
-        return torch.einsum("oiyx,moyx->miyx", spectrum.conj(), transformed)
-    return torch.einsum("oiyx,miyx->moyx", spectrum, transformed)
+        return multiply(transformed.conj_physical(), spectrum.transpose(0, 1)).conj_physical_()
+    product = spectrum[:, 0] * transformed[:, :1]
+    for i in range(1, spectrum.shape[1]):
+        product.addcmul_(spectrum[:, i], transformed[:, i : i + 1])
+    return product
 
 
 def weight_gradient(transformed: Tensor, cotangent: Tensor, lags: tuple[Tensor, Tensor]) -> Tensor:
@@ -109,7 +115,7 @@ def weight_gradient(transformed: Tensor, cotangent: Tensor, lags: tuple[Tensor, 
 
         spectrum = cross_spectrum(cotangent, transformed)
     else:
-        spectrum = torch.einsum("moyx,miyx->oiyx", cotangent.conj(), transformed)
+        spectrum = sum(c.conj_physical().unsqueeze(1) * t for c, t in zip(cotangent, transformed))
     # only E×E of the S1×S2 lags are wanted: two small products instead of an inverse transform
     rows, columns = lags
     return (rows @ (spectrum @ columns.mT)).real

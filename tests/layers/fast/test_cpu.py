@@ -1,0 +1,53 @@
+"""On a CPU the Pathfinder cell with large kernels runs in its fast form's torch operations."""
+
+import pytest
+import torch
+
+from rfpn.layers import RecurrentLayer
+from rfpn.layers.fast import bind
+from rfpn.layers.fast.hgru import FastHGRU
+from tests.layers.fast.fast_problems import assert_close, gala, hgru, interprets
+
+pytestmark = pytest.mark.skipif(interprets(), reason="Triton's interpreter serves other kernels too")
+X = torch.rand(3, 4, 13, 18)
+
+
+def test_large_kernels_are_served():
+    assert isinstance(bind(hgru(kernel_size=11), X), FastHGRU)
+
+
+@pytest.mark.parametrize("cell", [hgru(kernel_size=9), gala(channels=64)], ids=["small kernels", "gala"])
+def test_others_run_plain(cell):
+    assert bind(cell, torch.rand(2, cell.channels, 13, 13)) is None
+
+
+def test_autocast_runs_plain():
+    with torch.autocast("cpu", torch.bfloat16):
+        assert bind(hgru(kernel_size=11), X) is None
+
+
+def test_a_compiler_gets_the_plain_form(monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert bind(hgru(kernel_size=11), X) is None
+
+
+def test_torch_func_gets_the_plain_form():
+    layer = RecurrentLayer(hgru(kernel_size=11), 2, gradient="bptt")
+    plain = RecurrentLayer(layer.cell, 2, gradient="bptt", fast="off")
+    direction = torch.rand_like(X)
+    (value, tangent), (_, expected) = (torch.func.jvp(lambda x: r(x).hidden, (X,), (direction,)) for r in (layer, plain))
+    assert torch.equal(tangent, expected)
+    assert_close(value, layer(X).hidden, 1e-5)
+
+
+@pytest.mark.parametrize("gradient", ["bptt", "rbp"])
+def test_same_training_step(gradient):
+    found = []
+    for fast in ("auto", "off"):
+        layer = RecurrentLayer(hgru(kernel_size=11), 4, gradient=gradient, lipschitz=True, coefficient=0.0, fast=fast)
+        output = layer(X)
+        (output.hidden.square().sum() + output.penalty).backward()
+        found.append([output.hidden, output.penalty, *(p.grad for p in layer.parameters())])
+    for ours, expected in zip(*found, strict=True):
+        assert_close(ours, expected, 1e-3)
+    assert not torch.equal(found[0][0], found[1][0])  # two forms indeed
