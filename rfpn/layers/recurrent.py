@@ -57,8 +57,8 @@ class RecurrentLayer(nn.Module):
     A cell is any module that maps (x, state) to the next state and treats the first dimension as samples. Optional:
     ``state_channels`` (channels of the state where they differ from x's), ``hidden(state)`` (the part that is output),
     ``batch_statistics`` (True if samples influence each other). Norms that keep running statistics update them at
-    every step. ``torch.compile`` of a model around the layer works; a cell that is itself compiled cannot have the
-    penalty, since compiled functions have no second derivatives.
+    every step. ``torch.compile`` of a model around the layer works; a cell that is itself compiled can have the penalty
+    with probe ``secant`` alone, since compiled functions have no second derivatives.
     """
 
     # what numbers of steps drawn follow from, set by a trainer alike in all processes; None for torch's random state
@@ -167,8 +167,12 @@ class RecurrentLayer(nn.Module):
             previous, state = state, form.step(x, state)
             yield self.hidden(state), relative_residual(state, previous)
 
-    def forward(self, x: Tensor) -> RecurrentOutput:
-        """Drive x (R, C, H, W) -> :class:`RecurrentOutput`; R may be 0."""
+    def forward(self, x: Tensor, each: Callable[[Tensor], object] | None = None) -> RecurrentOutput:
+        """Drive x (R, C, H, W) -> :class:`RecurrentOutput`; R may be 0.
+
+        ``each`` is called with the hidden state after every step that has gradients of its own, which under ``bptt`` are
+        all; not in a search (solver ``anderson``, ``test_tolerance``).
+        """
         self.diagnostics = {}
         if x.dim() < 2 or not x.is_floating_point():
             raise ValueError(f"RecurrentLayer needs a floating-point drive (R, C, ...), got {x.dtype} {tuple(x.shape)}")
@@ -179,16 +183,16 @@ class RecurrentLayer(nn.Module):
         if self.training and self.extra_steps:
             generator = None if self.steps_seed is None else torch.Generator().manual_seed(self.steps_seed)
             steps += int(torch.randint(self.extra_steps + 1, (), generator=generator))
-        replayed = graphs.run(self, x, steps)
+        replayed = graphs.run(self, x, steps) if each is None else None
         if replayed is None:
-            state, previous, penalty = self._run(x, steps)
+            state, previous, penalty = self._run(x, steps, each or _ignore)
             residual = relative_residual(state, previous)
         else:
             state, residual = replayed
             penalty = state.new_zeros(())
         return self._output(state, penalty, torch.full_like(residual, steps, dtype=torch.int64), residual)
 
-    def _run(self, x: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _run(self, x: Tensor, steps: int, each: Callable) -> tuple[Tensor, Tensor, Tensor]:
         """All steps, the last ones recorded: last state, the one before, penalty."""
         form, state = self.form(x), self.initial_state(x)
         recorded = {"bptt": steps, "tbptt": min(self.window, steps), "rbp": 1}[self.gradient]
@@ -196,7 +200,7 @@ class RecurrentLayer(nn.Module):
             with _no_graph(x):
                 replayed = graphs.run(self, x, steps - recorded)
                 state = replayed[0] if replayed else form.iterate(x, state, steps - recorded)
-        return self._record(form, x, state, recorded)
+        return self._record(form, x, state, recorded, each)
 
     def _run_until(self, form, x: Tensor, steps: int) -> RecurrentOutput:
         """Search each sample's fixed point; ``rbp`` records the step that led to it, others record the whole search."""
@@ -208,7 +212,7 @@ class RecurrentLayer(nn.Module):
             found = self._search(form, x, start, steps)
         state = found.state
         if torch.is_grad_enabled():
-            state, _, penalty = self._record(form, x, found.previous, 1)
+            state, _, penalty = self._record(form, x, found.previous, 1, _ignore)
         return self._output(state, penalty, found.steps, found.residual)
 
     def _search(self, form, x: Tensor, start: Tensor, steps: int) -> FixedPoint:
@@ -219,40 +223,37 @@ class RecurrentLayer(nn.Module):
         independent = not getattr(self.cell, "batch_statistics", False)
         return iterate_until(form.step, x, start, steps, self._tolerance(), independent)
 
-    def _record(self, form, x: Tensor, state: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _record(self, form, x: Tensor, state: Tensor, steps: int, each: Callable) -> tuple[Tensor, Tensor, Tensor]:
         """Run the steps that autograd records: last state, the one before, penalty."""
-        if self.training and self.lipschitz and torch.is_grad_enabled():
-            return self._record_penalised(form, x, state, steps)
-        return self._record_steps(form, x, state, steps, False)
-
-    # compiled functions have no second derivatives; torch.compiler.disable would take two seconds more at import
-    @torch._disable_dynamo
-    def _record_penalised(self, *arguments) -> tuple[Tensor, Tensor, Tensor]:
-        return self._record_steps(*arguments, True)
-
-    def _record_steps(self, form, x: Tensor, state: Tensor, steps: int, penalised: bool) -> tuple[Tensor, Tensor, Tensor]:
-        implicit = self.gradient == "rbp" and torch.is_grad_enabled()
+        gradient = torch.is_grad_enabled()
+        penalised, implicit = gradient and self.training and self.lipschitz, gradient and self.gradient == "rbp"
         # a leaf, so that the Jacobian of the first recorded step can be asked for; torch.func admits none where none is needed
         previous = state.detach().requires_grad_() if penalised or implicit else state
         for _ in range(steps - 1):
             previous = form.step(x, previous)
-        if not (penalised or implicit):
+            each(self.hidden(previous))
+        penalty, transpose = state.new_zeros(()), None
+        if penalised:
+            state, penalty, transpose = self._record_penalised(form, x, previous)
+        elif implicit:
+            state, _, transpose = form.record(x, previous, None)
+        else:
             state = form.step(x, previous)
-            return state, previous, state.new_zeros(())
-        state, penalty, transpose = self.record_step(form, x, previous, penalised)
         if implicit:
             series = form.neumann_series if self.adjoint == "neumann" else self._solve
             limits = (self.neumann_terms, self.growth_limit, self.neumann_tolerance)
             state = implicit_gradient(state, previous, *limits, self._report, series, transpose)
+        each(self.hidden(state))
         return state, previous, penalty
 
-    def record_step(self, form, x: Tensor, previous: Tensor, penalised: bool) -> tuple[Tensor, Tensor, Callable | None]:
-        """A step from ``previous``, which requires grad: the state, its penalty or 0, and v -> Jᵀv where the form has it."""
-        probe = self.probe if penalised else None
-        state, sums, transpose = form.record(x, previous, None if probe == SECANT else probe)
-        if probe == SECANT:
+    # compiled functions have no second derivatives; torch.compiler.disable would take two seconds more at import
+    @torch._disable_dynamo
+    def _record_penalised(self, form, x: Tensor, previous: Tensor) -> tuple[Tensor, Tensor, Callable | None]:
+        """A step from ``previous``, which requires grad: the state, its penalty, and v -> Jᵀv where the form has it."""
+        state, sums, transpose = form.record(x, previous, None if self.probe == SECANT else self.probe)
+        if self.probe == SECANT:
             sums = secant_quotients(form.step(x, state.detach()), state, previous)
-        return state, state.new_zeros(()) if sums is None else self.penalty_of_sums(sums), transpose
+        return state, self.penalty_of_sums(sums), transpose
 
     def _solve(self, *arguments) -> LinearSolution:
         # the small system of one sample knows nothing of what comes to it from others
@@ -269,16 +270,12 @@ class RecurrentLayer(nn.Module):
         return self.solver_tolerance if self.solver == "anderson" else 0.0
 
     def _output(self, state: Tensor, penalty: Tensor, steps: Tensor, residual: Tensor) -> RecurrentOutput:
-        self.diagnose(residual, penalty)
-        return RecurrentOutput(self.hidden(state), penalty, steps, residual)
-
-    def diagnose(self, residual: Tensor, penalty: Tensor) -> None:
-        """Fill ``diagnostics`` with what a forward pass says, from residuals (R,) and the penalty."""
         samples = max(len(residual), 1)
         settled = residual <= (self._tolerance() or SETTLED)
         self.diagnostics["residual"] = residual.sum() / samples
         self.diagnostics["unconverged_share"] = (~settled).sum() / samples
         self.diagnostics["penalty"] = penalty.detach()
+        return RecurrentOutput(self.hidden(state), penalty, steps, residual)
 
     def _report(self, solution: NeumannSum | LinearSolution) -> None:
         samples = max(len(solution.length), 1)
@@ -286,6 +283,10 @@ class RecurrentLayer(nn.Module):
         self.diagnostics[f"{self.adjoint}_length"] = solution.length.sum() / samples
         if isinstance(solution, LinearSolution):
             self.diagnostics["solve_residual"] = solution.residual.sum() / samples
+
+
+def _ignore(hidden: Tensor) -> None:
+    """What is done with hidden states that nobody asked for."""
 
 
 @contextmanager

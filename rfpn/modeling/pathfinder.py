@@ -8,7 +8,6 @@ from detectron2.config import configurable
 from detectron2.modeling import META_ARCH_REGISTRY
 from torch import Tensor, nn
 
-from rfpn.fixed_point import relative_residual
 from rfpn.layers import ConvLSTMCell, HGRUCell, RecurrentLayer
 from rfpn.layers.checks import Range, check_setting
 from rfpn.layers.filters import pathfinder_filter_bank
@@ -123,15 +122,20 @@ class PathfinderNet(nn.Module):
                 return [{"sem_seg": one} for one in logits]
             return [{"sem_seg": one, "residual": of_one} for one, of_one in zip(logits, residual)]
         target = torch.stack([x["sem_seg"] for x in batched_inputs]).to(self.device)
+        losses = []
+
+        def judge(features: Tensor) -> None:
+            losses.append(focal_loss(self.logits(features), target, self.focal_gamma))
+
         if self.supervise_all_steps:
-            loss, penalty = self._loss_of_all_steps(drive, target)
+            penalty = self.layer(drive, judge).penalty
         else:
             features, penalty, _ = self._features(drive)
-            loss = focal_loss(self.logits(features), target, self.focal_gamma)
-        losses = {"loss_segmentation": loss}
+            judge(features)
+        result = {"loss_segmentation": torch.stack(losses).mean()}
         if self.lipschitz_weight > 0:
-            losses["loss_lipschitz"] = penalty * self.lipschitz_weight
-        return losses
+            result["loss_lipschitz"] = penalty * self.lipschitz_weight
+        return result
 
     def drive(self, batched_inputs: list[dict]) -> Tensor:
         """x = (G∗image/255 + b)², (N, C, H, W), in the filters' type.
@@ -168,21 +172,6 @@ class PathfinderNet(nn.Module):
         if not isinstance(self.layer, RecurrentLayer):
             return output, None, None
         return output.hidden, output.penalty, output.residual
-
-    def _loss_of_all_steps(self, drive: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        layer, losses = self.layer, []
-        penalised = layer.lipschitz and torch.is_grad_enabled()
-        form, state = layer.form(drive), layer.initial_state(drive).requires_grad_(penalised)
-        penalty = state.new_zeros(())
-        for step in range(1, layer.steps + 1):
-            previous = state
-            if penalised and step == layer.steps:
-                state, penalty, _ = layer.record_step(form, drive, previous, True)
-            else:
-                state = form.step(drive, previous)
-            losses.append(focal_loss(self.logits(layer.hidden(state)), target, self.focal_gamma))
-        layer.diagnose(relative_residual(state, previous), penalty)
-        return torch.stack(losses).mean(), penalty
 
 
 def _build_layer(cfg) -> nn.Module:

@@ -122,3 +122,17 @@ def test_compiled_models_have_the_gradients_of_eager_ones(method):
     wanted = gradients(loss(x), torch.nn.ModuleList([layer, model]))
     found = gradients(torch.compile(loss, backend="aot_eager")(x), torch.nn.ModuleList([layer, model]))
     assert_close(found, wanted, 1e-5)
+
+
+@pytest.mark.parametrize("gradient", ["bptt", "rbp"])
+def test_compiled_cells_can_have_the_secant_penalty(gradient):
+    torch.compiler.reset()
+    cell, x = ConvCell(), torch.rand(2, 4, 5, 5)
+
+    def found(cell):
+        layer = RecurrentLayer(cell, 4, gradient=gradient, lipschitz=True, coefficient=0.0, probe="secant")
+        output = layer(x)
+        return gradients(output.hidden.square().sum() + 10 * output.penalty, cell)
+
+    wanted = found(cell)
+    assert_close(dict(zip(wanted, found(torch.compile(cell, backend="aot_eager")).values())), wanted, 1e-5)

@@ -198,6 +198,16 @@ def test_unroll_yields_every_state():
     assert torch.equal(next(layer.unroll(x, 1, wanted[3]))[0], wanted[4])
 
 
+@pytest.mark.parametrize("gradient, steps", [("bptt", [1, 2, 3, 4, 5]), ("tbptt", [3, 4, 5]), ("rbp", [5])])
+@pytest.mark.parametrize("lipschitz", [False, True])
+def test_each_recorded_state_is_shown(gradient, steps, lipschitz):
+    cell, x, seen = TanhCell(), random((4, 6)), []
+    layer = RecurrentLayer(cell, 5, gradient=gradient, lipschitz=lipschitz)
+    output, wanted = layer(x, seen.append), states(cell, x, 5)
+    assert len(seen) == len(steps) and all(torch.equal(hidden, wanted[step]) for step, hidden in zip(steps, seen))
+    assert seen[-1].requires_grad and torch.equal(output.hidden, layer(x).hidden)
+
+
 def test_state_may_have_its_own_channels():
     x = torch.rand(2, 3, 5, 5)
     for method in METHODS.values():

@@ -11,6 +11,7 @@ from rfpn.layers import ConvLSTMCell, HGRUCell, RecurrentLayer
 from rfpn.modeling import PathfinderNet
 from rfpn.modeling.feedforward import FeedforwardLayers
 from rfpn.modeling.losses import focal_loss
+from tests.problems import assert_close, gradients
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "Pathfinder"
 
@@ -124,6 +125,18 @@ def test_supervision_of_all_steps_without_grad():
     assert losses["loss_lipschitz"] == 0
     assert losses["loss_segmentation"] == small_net("bptt", supervise_all_steps=True)(batch())["loss_segmentation"]
     assert model.layer.diagnostics.keys() == {"residual", "penalty", "unconverged_share"}
+
+
+def test_supervision_of_all_steps_compiles_with_the_gradients_of_the_eager_model():
+    found = []
+    for compiled in (False, True):
+        torch.compiler.reset()
+        model = small_net("bptt", supervise_all_steps=True)
+        model.layer.coefficient, model.layer.fast = 0.0, "off"
+        losses = (torch.compile(model, backend="aot_eager") if compiled else model)(batch())
+        assert losses["loss_lipschitz"] > 0
+        found.append(gradients(sum(losses.values()), model))
+    assert_close(*found, 1e-5)
 
 
 def test_time_course_ends_at_what_evaluation_returns_and_keeps_grad_mode():
