@@ -93,7 +93,8 @@ def _bind_hgru(cell: nn.Module, x: Tensor):
 
     m, c, s1, s2 = canvas_shape(x, cell.inhibition.kernel_size[0])
     half = autocast_dtype(x) == torch.bfloat16
-    if 2 * m * c * s1 * s2 > _MOST_ELEMENTS or s1 * s2 > _MOST_PROGRAMS * _FREQUENCIES[half]:
+    # canvases, with their tangents, and kernels' spectra
+    if max(2 * m, c) * c * s1 * s2 > _MOST_ELEMENTS or s1 * s2 > _MOST_PROGRAMS * _FREQUENCIES[half]:
         return None
     return FastHGRU(cell, x)
 

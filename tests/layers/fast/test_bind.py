@@ -11,9 +11,9 @@ from torch.nn.utils import parametrizations
 from rfpn.layers import HGRUCell, RecurrentLayer
 from rfpn.layers import fast as fast_package
 # imported before anything is patched, since they take names from the package
-from rfpn.layers.fast import gala as _gala_form  # noqa: F401
+from rfpn.layers.fast import gala as _gala_form
 from rfpn.layers.fast import graphs
-from rfpn.layers.fast import hgru as _hgru_form  # noqa: F401
+from rfpn.layers.fast import hgru as _hgru_form
 from tests.layers.fast.fast_problems import gala, hgru
 
 DRIVES = {"hgru": (2, 4, 8, 8), "gala": (2, 64, 5, 5)}
@@ -141,16 +141,20 @@ def test_changed_cells_run_as_they_are(kind, name, monkeypatch):
 LARGE = {
     "hgru": (1, 4, 1100, 1100),  # more frequencies than a launch has programs for
     "hgru, samples": (54_000, 4, 32, 300),  # canvases are larger than drives
+    "hgru, spectra": (1, 64, 740, 740),  # a kernel's transform has C² channels
     "gala": (200_000, 64, 14, 14),
 }
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_drives_beyond_what_kernels_count_run_plain(name):
+def test_drives_beyond_what_kernels_count_run_plain(name, monkeypatch):
     kind = name.split(",")[0]
-    shape = LARGE[name]
+    for form in (_gala_form, "FastGALA"), (_hgru_form, "FastHGRU"):
+        monkeypatch.setattr(*form, lambda *_: "would be served")
     # takes no memory
-    assert not _bound(CELLS[kind](), kind, torch.zeros(1).expand(shape))
+    drive = torch.zeros(1).expand(LARGE[name])
+    assert not _bound(CELLS[kind](drive.shape[1]), kind, drive)
+    assert _bound(CELLS[kind](drive.shape[1]), kind, drive[:1, :, :14, :14])
 
 
 def test_frequencies_of_a_program_are_those_of_the_kernels():
