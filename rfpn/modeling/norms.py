@@ -33,8 +33,10 @@ def check_norms(cfg: CfgNode) -> None:
 
 
 def named_norm(key: str, name: str, channels: int = 32) -> nn.Module | None:
-    """Detectron2's norm of a name on so many channels, None for no norm. Raises ValueError naming ``MODEL.{key}.NORM``."""
+    """Detectron2's norm of a name, None for no norm. ValueError naming ``MODEL.{key}.NORM`` if unknown or not for so many channels."""
     try:
         return get_norm(name, channels)
     except KeyError:
         raise ValueError(f"MODEL.{key}.NORM {name!r} is no norm that Detectron2 knows, such as BN, SyncBN or GN") from None
+    except ValueError as error:  # group norms
+        raise ValueError(f"MODEL.{key}.NORM {name} cannot norm {channels} channels, take BN: {error}") from None

@@ -129,6 +129,11 @@ def test_an_unknown_norm_is_named():
         head(norm="none")
 
 
+def test_a_norm_that_does_not_fit_the_channels_is_named():
+    with pytest.raises(ValueError, match="MODEL.ROI_MASK_HEAD.NORM GN cannot norm 48 channels, take BN: "):
+        head(48, norm="GN")
+
+
 def test_a_weight_without_a_penalty_is_named():
     with pytest.raises(ValueError, match="HGRUMaskHead lipschitz_weight needs a recurrent layer with lipschitz=True"):
         head(recurrent={"lipschitz": False})
