@@ -17,11 +17,16 @@ def focal_loss(logits: Tensor, target: Tensor, gamma: float = 2.0) -> Tensor:
     Raises:
         ValueError: for another γ.
     """
-    if gamma != 0 and not gamma >= 1:
-        raise ValueError(f"focal loss γ must be 0 or at least 1, got {gamma}")
+    check_gamma("focal loss γ", gamma)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     with torch.autocast(logits.device.type, enabled=False):
         entropy = F.cross_entropy(logits, target.long(), reduction="none")
         if gamma:
             entropy = (-torch.expm1(-entropy)) ** gamma * entropy
         return entropy.sum() / max(entropy.numel(), 1)
+
+
+def check_gamma(name: str, gamma: float) -> None:
+    """Raise ValueError, by this name, for a γ that :func:`focal_loss` cannot take."""
+    if gamma != 0 and not gamma >= 1:
+        raise ValueError(f"{name} must be 0 or at least 1, got {gamma}")

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from rfpn.layers import GALAHGRUCell, RecurrentLayer
 from rfpn.modeling.norms import named_norm
-from rfpn.modeling.recurrent import check_penalised, recurrent_options
+from rfpn.modeling.recurrent import check_penalised, kernel_size, recurrent_options
 
 
 @ROI_MASK_HEAD_REGISTRY.register()
@@ -77,8 +77,6 @@ class HGRUMaskHead(BaseMaskRCNNHead):
         # GALA's gate halves the channels, and takes a quarter of them
         if channels % 4:
             raise ValueError(f"MODEL.FPN.OUT_CHANNELS must be divisible by 4 for the hGRU mask head, got {channels}")
-        if node.KERNEL_SIZE < 0 or node.KERNEL_SIZE and node.KERNEL_SIZE % 2 == 0:
-            raise ValueError(f"MODEL.RECURRENT.KERNEL_SIZE must be odd, or 0 for 3, got {node.KERNEL_SIZE}")
         if head.CONV_DIM < 1:
             raise ValueError(f"MODEL.ROI_MASK_HEAD.CONV_DIM must be at least 1, got {head.CONV_DIM}")
         return {
@@ -86,7 +84,7 @@ class HGRUMaskHead(BaseMaskRCNNHead):
             "input_channels": channels,
             "num_classes": 1 if head.CLS_AGNOSTIC_MASK else cfg.MODEL.ROI_HEADS.NUM_CLASSES,
             "deconv_channels": head.CONV_DIM,
-            "kernel_size": node.KERNEL_SIZE or 3,
+            "kernel_size": kernel_size(node, 3),
             "norm": head.NORM,
             "norm_groups": node.NORM_GROUPS,
             "gate_bias": node.GATE_BIAS,

@@ -33,7 +33,7 @@ def check_norms(cfg: CfgNode) -> None:
 
 
 def named_norm(key: str, name: str, channels: int = 32) -> nn.Module | None:
-    """Detectron2's norm of a name, None for no norm. ValueError naming ``MODEL.{key}.NORM`` if unknown or not for so many channels."""
+    """Detectron2's norm of a name, None for no norm. ValueError naming ``MODEL.{key}.NORM`` if it is none for the channels."""
     try:
         return get_norm(name, channels)
     except KeyError:

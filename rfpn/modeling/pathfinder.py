@@ -12,12 +12,13 @@ from rfpn.layers import ConvLSTMCell, HGRUCell, RecurrentLayer
 from rfpn.layers.checks import Range, check_setting
 from rfpn.layers.filters import pathfinder_filter_bank
 from rfpn.modeling.feedforward import FeedforwardLayers
-from rfpn.modeling.losses import focal_loss
-from rfpn.modeling.recurrent import check_penalised, recurrent_options
+from rfpn.modeling.losses import check_gamma, focal_loss
+from rfpn.modeling.recurrent import check_penalised, kernel_size, recurrent_options
 
 CELLS = ("hgru", "conv_lstm")
 LAYERS = ("recurrent", "feedforward")
 LOSSES = ("focal", "cross_entropy")
+CHANNELS = Range(1, 25, whole=True)
 
 
 @META_ARCH_REGISTRY.register()
@@ -53,8 +54,7 @@ class PathfinderNet(nn.Module):
         """
         super().__init__()
         bank = pathfinder_filter_bank()
-        if not 1 <= channels <= len(bank):
-            raise ValueError(f"PathfinderNet channels must be 1 to {len(bank)}, got {channels}")
+        check_setting("PathfinderNet channels", channels, CHANNELS)
         recurrent = isinstance(layer, RecurrentLayer)
         if supervise_all_steps and not (recurrent and layer.gradient == "bptt" and not layer.extra_steps):
             raise ValueError("PathfinderNet supervise_all_steps needs a recurrent layer with gradient 'bptt', no extra_steps")
@@ -78,12 +78,12 @@ class PathfinderNet(nn.Module):
         for key, value, rule in (
             ("PATHFINDER.LAYER", node.LAYER, LAYERS),
             ("PATHFINDER.LOSS", node.LOSS, LOSSES),
-            ("PATHFINDER.CHANNELS", node.CHANNELS, Range(1, 25, whole=True)),
+            ("PATHFINDER.CHANNELS", node.CHANNELS, CHANNELS),
+            ("PATHFINDER.FEEDFORWARD_LAYERS", node.FEEDFORWARD_LAYERS, Range(1, math.inf, whole=True)),
             ("RECURRENT.CELL", recurrent.CELL, CELLS),
         ):
             check_setting(f"MODEL.{key}", value, rule)
-        if node.FOCAL_GAMMA != 0 and not node.FOCAL_GAMMA >= 1:
-            raise ValueError(f"MODEL.PATHFINDER.FOCAL_GAMMA must be 0 or at least 1, got {node.FOCAL_GAMMA}")
+        check_gamma("MODEL.PATHFINDER.FOCAL_GAMMA", node.FOCAL_GAMMA)
         if node.SUPERVISE_ALL_STEPS and (node.LAYER, recurrent.GRADIENT, recurrent.EXTRA_STEPS) != ("recurrent", "bptt", 0):
             raise ValueError(
                 "MODEL.PATHFINDER.SUPERVISE_ALL_STEPS needs LAYER 'recurrent', RECURRENT.GRADIENT 'bptt' and EXTRA_STEPS 0"
@@ -176,14 +176,12 @@ class PathfinderNet(nn.Module):
 
 def _build_layer(cfg) -> nn.Module:
     node, recurrent = cfg.MODEL.PATHFINDER, cfg.MODEL.RECURRENT
-    kernel_size = recurrent.KERNEL_SIZE or 15
-    if kernel_size < 1 or kernel_size % 2 == 0:
-        raise ValueError(f"MODEL.RECURRENT.KERNEL_SIZE must be odd, or 0 for 15, got {recurrent.KERNEL_SIZE}")
+    size = kernel_size(recurrent, 15)
     if node.LAYER == "feedforward":
-        return FeedforwardLayers(node.CHANNELS, kernel_size, node.FEEDFORWARD_LAYERS)
+        return FeedforwardLayers(node.CHANNELS, size, node.FEEDFORWARD_LAYERS)
     options = recurrent_options(cfg)
     if recurrent.CELL == "conv_lstm":
-        return RecurrentLayer(ConvLSTMCell(node.CHANNELS, kernel_size), **options)
+        return RecurrentLayer(ConvLSTMCell(node.CHANNELS, size), **options)
     start = (recurrent.GATE_BIAS, recurrent.GATE_STEPS or 8, recurrent.NORM_START)
-    cell = HGRUCell(node.CHANNELS, kernel_size, recurrent.FORM, *start)
+    cell = HGRUCell(node.CHANNELS, size, recurrent.FORM, *start)
     return RecurrentLayer(cell, **options)

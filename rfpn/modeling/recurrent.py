@@ -38,6 +38,14 @@ def recurrent_options(cfg: CfgNode) -> dict:
     return options
 
 
+def kernel_size(node: CfgNode, usual: int) -> int:
+    """E, from node ``MODEL.RECURRENT``; ``usual`` where it is 0. Raises ValueError naming the key."""
+    size = node.KERNEL_SIZE or usual
+    if size < 1 or size % 2 == 0:
+        raise ValueError(f"{_spell('KERNEL_SIZE')} must be odd, or 0 for {usual}, got {size}")
+    return size
+
+
 def check_penalised(model: str, weight: float, layer: nn.Module) -> None:
     """Raise ValueError where a model weighs a penalty that its layer does not compute. model: its name, for the error."""
     if weight > 0 and not (isinstance(layer, RecurrentLayer) and layer.lipschitz):
