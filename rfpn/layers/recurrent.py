@@ -91,7 +91,8 @@ class RecurrentLayer(nn.Module):
         Args:
             steps: T ≥ 1 in training. test_steps: in evaluation; None for T.
             extra_steps: T in training is drawn anew for each pass, up to ``steps + extra_steps``. Needs solver ``steps``.
-            test_tolerance: evaluation stops each sample once its residual is at most this; 0 runs all steps.
+            test_tolerance: evaluation stops each sample once its residual is at most this; 0 runs all steps. Where samples
+                influence each other, ``rbp`` records a step of all from where each stopped, which is off by less than that.
             solver: ``steps`` iterates T times; ``anderson`` accelerates, with at most T evaluations of the cell (one
                 more is recorded), and stops each sample at ``solver_tolerance``, in evaluation at ``test_tolerance``
                 where that is set. Needs ``rbp``.
@@ -117,9 +118,8 @@ class RecurrentLayer(nn.Module):
         self.gradient, self.window = gradient, window
         self.adjoint, self.growth_limit = adjoint, growth_limit
         self.neumann_terms, self.neumann_tolerance = neumann_terms, neumann_tolerance
-        self.lipschitz = lipschitz
+        self.lipschitz, self.fast = lipschitz, fast
         self.coefficient, self.reduction, self.probe, self.two_sided = coefficient, reduction, probe, two_sided
-        self.fast = fast
         self.diagnostics: dict[str, Tensor] = {}
         check_options({name: getattr(self, name) for name in RULES})
         if not isinstance(cell, nn.Module):

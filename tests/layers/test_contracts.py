@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from rfpn.layers import GALAHGRUCell, RecurrentLayer
+from rfpn.fixed_point import sample_norm
+from rfpn.layers import GALAHGRUCell, HGRUCell, RecurrentLayer
 from tests.problems import GainCell, LinearCell, NaNCell, TanhCell, assert_close, gradients, random, relative_error
 
 ADJOINTS = ("neumann", "solve")
@@ -93,6 +94,19 @@ def test_C5_E6_hgru_roi_stands_alone(count):
                 assert alone.steps[0] == together.steps[i]
                 assert relative_error(alone.hidden[0], together.hidden[i]) < 1e-5
     assert len(together.steps.unique()) > 1
+
+
+@pytest.mark.parametrize("solver", ["steps", "anderson"])
+@pytest.mark.parametrize("tolerance", [1e-1, 1e-2, 1e-3])
+def test_C5_batch_statistics_make_recorded_values_differ_by_less_than_the_tolerance(solver, tolerance):
+    torch.manual_seed(0)
+    x = torch.rand(4, 8, 6, 6) * torch.logspace(-1, 1, 4).view(-1, 1, 1, 1)
+    layer = RecurrentLayer(HGRUCell(8, 3, gate_steps=4), 200, solver=solver, test_tolerance=tolerance).eval()
+    recorded = layer(x)
+    with torch.no_grad():
+        silent = layer(x)
+    assert recorded.hidden.requires_grad and torch.equal(recorded.steps, silent.steps)
+    assert (sample_norm(recorded.hidden - silent.hidden) < tolerance * sample_norm(silent.hidden)).all()
 
 
 @pytest.mark.parametrize("adjoint, bound", [("neumann", 1 + 2.0 * 15), ("solve", 100.0)])
