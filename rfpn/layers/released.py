@@ -67,7 +67,7 @@ def cell_state_dict(cell: torch.nn.Module, released: dict[str, Tensor]) -> dict[
     names = _GALA_HGRU if isinstance(cell, GALAHGRUCell) else _HGRU
     unused = () if isinstance(cell, GALAHGRUCell) else _UNUSED
     if isinstance(cell, HGRUCell) and cell.form != "released":
-        raise ValueError(f"released parameters have separate κ and γ and need an HGRUCell of form 'released', not {cell.form!r}")
+        raise ValueError(f"released parameters have κ and γ apart and need an HGRUCell of form 'released', not {cell.form!r}")
     _compare_names(type(cell).__name__, names.keys(), released.keys() - set(unused))
     shapes = {name: parameter.shape for name, parameter in cell.named_parameters()}
     for theirs, ours in names.items():

@@ -215,7 +215,7 @@ def test_feedforward_control_trains_and_has_no_time_course():
         (["MODEL.PATHFINDER.CHANNELS", 26], "MODEL.PATHFINDER.CHANNELS must be at most 25"),
         (["MODEL.PATHFINDER.FEEDFORWARD_LAYERS", 0], "MODEL.PATHFINDER.FEEDFORWARD_LAYERS must be at least 1"),
         (["MODEL.PATHFINDER.FOCAL_GAMMA", 0.5], "MODEL.PATHFINDER.FOCAL_GAMMA must be 0 or at least 1"),
-        (["MODEL.PATHFINDER.SUPERVISE_ALL_STEPS", True], "needs LAYER 'recurrent', RECURRENT.GRADIENT 'bptt' and EXTRA_STEPS 0"),
+        (["MODEL.PATHFINDER.SUPERVISE_ALL_STEPS", True], "LAYER 'recurrent', RECURRENT.GRADIENT 'bptt' and EXTRA_STEPS 0"),
         (["MODEL.PATHFINDER.LAYER", "feedforward"], "MODEL.RECURRENT.LIPSCHITZ.WEIGHT must be 0"),
         (["MODEL.RECURRENT.GRADIENT", "adjoint"], "MODEL.RECURRENT.GRADIENT must be one of"),
     ],

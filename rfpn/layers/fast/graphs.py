@@ -70,9 +70,8 @@ class CellGraphs:
             self.weights = weights
             self.moves += 1
             if self.moves == MOST_MOVES + 1:
-                logging.getLogger(__name__).warning(
-                    "Weights were replaced %d times: recurrent steps run one by one from now on, not from CUDA graphs", MOST_MOVES
-                )
+                message = "Weights were replaced %d times: recurrent steps run one by one from now on, not from CUDA graphs"
+                logging.getLogger(__name__).warning(message, MOST_MOVES)
         if self.failed or self.moves > MOST_MOVES:
             return None
         if key not in self.graphs:

@@ -45,7 +45,8 @@ def tangent_moments(z: Tensor, tz: Tensor, m: Moments, like: Tensor) -> TangentM
 
 
 def inhibit_tangent(
-    z1: Tensor, tz1: Tensor, m1: Moments, t1: TangentMoments, x: Tensor, h: Tensor, direction: Tensor, canvas: Tensor, w: Weights
+    z1: Tensor, tz1: Tensor, m1: Moments, t1: TangentMoments, x: Tensor, h: Tensor, direction: Tensor, canvas: Tensor,
+    w: Weights,
 ) -> None:
     """The tangent of s into ``canvas``."""
     c, tc = _norm(unpack(z1, h), unpack(tz1, h), m1, t1, w.scale1, w.shift1)[2:]

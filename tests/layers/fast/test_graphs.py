@@ -152,7 +152,9 @@ def test_usable_without_grad_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("options, asks", [
-    ({"gradient": "rbp", "lipschitz": True}, [STEPS - 1]), ({"gradient": "tbptt", "window": 2}, [STEPS - 2]), ({"gradient": "bptt"}, []),
+    ({"gradient": "rbp", "lipschitz": True}, [STEPS - 1]),
+    ({"gradient": "tbptt", "window": 2}, [STEPS - 2]),
+    ({"gradient": "bptt"}, []),
 ])
 def test_training_takes_the_steps_before_the_recorded_ones_from_a_graph(options, asks, monkeypatch):
     x, layer = _drive(2), _layer(**options).train()
