@@ -11,6 +11,7 @@ METHODS = {
     "rbp": {"gradient": "rbp"},
     "c-bptt": {"gradient": "bptt", "lipschitz": True, "coefficient": 0.0},
     "c-rbp": {"gradient": "rbp", "lipschitz": True, "coefficient": 0.0},
+    "secant": {"gradient": "rbp", "lipschitz": True, "coefficient": 0.0, "probe": "secant"},
     "equilibrium": {"solver": "anderson", "adjoint": "solve"},
 }
 
