@@ -95,8 +95,8 @@ def penalty_of_sums(sums: Tensor, coefficient: float, reduction: str, two_sided:
     if reduction == "norm":
         # the gradient of a norm at zero is NaN in a double backward: leave zero alone
         square = excess.square().sum()
-        positive = square > 0
-        return torch.where(positive, torch.where(positive, square, 1.0).sqrt(), 0.0)
+        zero = square == 0
+        return torch.where(zero, 0.0, torch.where(zero, 1.0, square).sqrt())
     total = excess.square().sum()
     return total if reduction == "sum_square" else total / max(excess.numel(), 1)
 

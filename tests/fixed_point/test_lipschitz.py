@@ -97,6 +97,13 @@ def test_no_excess_gives_zero_gradient_not_nan(reduction):
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_E1_a_jacobian_that_is_not_finite_never_passes_for_one_without_excess(reduction, bad):
+    h, previous = linear_step([[bad, 0.0], [0.0, 0.5]])
+    assert not lipschitz_penalty(h, previous, 0.9, reduction).isfinite()
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_C1_no_samples_give_zero(reduction):
     cell, previous = LinearCell(), random((0, 6)).requires_grad_()
     value = lipschitz_penalty(cell(random((0, 6)), previous), previous, 0.0, reduction)
