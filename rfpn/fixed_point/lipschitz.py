@@ -53,10 +53,12 @@ def secant_quotients(ahead: Tensor, h: Tensor, h_previous: Tensor) -> Tensor:
         ahead: (R, ...) F(h), with h held fixed. h: (R, ...) F(h_previous). h_previous: (R, ...).
 
     Returns:
-        (R,) in float32 or wider, with gradient through ``ahead`` and ``h`` as values of F, not as its arguments.
+        (R,) in float32 or wider, NaN where ‖h‖ is not finite, with gradient through ``ahead`` and ``h`` as values of F, not as
+        its arguments.
     """
     motion, size = sample_norm((h - h_previous).detach()), sample_norm(h.detach())
-    least = (SETTLED * size).clamp(min=torch.finfo(size.dtype).tiny)
+    # an infinite norm, of a state of 1e20 in float32, would make any motion look small
+    least = (SETTLED * size).clamp(min=torch.finfo(size.dtype).tiny).masked_fill(size.isinf(), float("nan"))
     return sample_norm(ahead - h) / torch.maximum(motion, least)
 
 

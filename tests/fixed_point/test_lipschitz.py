@@ -181,6 +181,12 @@ def test_E10_no_motion_gives_zero_gradient_not_nan():
         assert torch.equal(found, torch.zeros_like(found)) and torch.equal(gradient, torch.zeros_like(h))
 
 
+def test_E1_an_exploded_state_has_no_quotient():
+    h = torch.tensor([[1.5e19] * 8, [1.5] * 8])  # the first one's norm overflows, that of its motion does not
+    found = secant_quotients(h * 1.1, h, h * 0.9)
+    assert found[0].isnan() and found[1].item() == pytest.approx(1.0)
+
+
 def test_C1_no_samples_have_no_quotients():
     empty = random((0, 6)).requires_grad_()
     assert secant_quotients(empty * 2, empty, empty.detach()).shape == (0,)
