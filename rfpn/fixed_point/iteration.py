@@ -73,8 +73,6 @@ def iterate_until(
     residual = torch.full((len(h),), float("inf"), dtype=torch.promote_types(h.dtype, torch.float32), device=h.device)
     active = torch.arange(len(h), device=h.device)
     for t in range(1, max_steps + 1):
-        if not len(active):
-            break
         old = state[active]
         new = update(x[active], old) if independent else update(x, state)[active]
         new = new.to(h.dtype)
@@ -85,4 +83,7 @@ def iterate_until(
         steps[active] = t
         residual[active] = change
         active = active[~(change <= tolerance)]
+        # at the end: no samples at all still take a step, whose parameters then get a gradient
+        if not len(active):
+            break
     return FixedPoint(state, previous, steps, residual, residual <= tolerance)

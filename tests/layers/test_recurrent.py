@@ -244,10 +244,12 @@ def test_C1_no_samples(method, training):
     assert all(value.isfinite() for value in layer.diagnostics.values())
 
 
-def test_C1_no_samples_with_early_stop():
-    layer = RecurrentLayer(GALAHGRUCell(32), 3, test_tolerance=1e-2).eval()
-    with torch.no_grad():
-        assert layer(torch.rand(0, 32, 7, 7)).steps.shape == (0,)
+@pytest.mark.parametrize("method", METHODS)
+def test_C1_no_samples_with_early_stop(method):
+    layer = RecurrentLayer(GALAHGRUCell(32), 3, test_tolerance=1e-2, **METHODS[method]).eval()
+    output = layer(torch.rand(0, 32, 7, 7))
+    output.hidden.sum().backward()
+    assert output.steps.shape == (0,) and all(p.grad is not None and not p.grad.any() for p in layer.parameters())
 
 
 def test_frozen_cell_still_gives_gradient_to_the_drive():
