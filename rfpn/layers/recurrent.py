@@ -57,8 +57,8 @@ class RecurrentLayer(nn.Module):
     A cell is any module that maps (x, state) to the next state and treats the first dimension as samples. Optional:
     ``state_channels`` (channels of the state where they differ from x's), ``hidden(state)`` (the part that is output),
     ``batch_statistics`` (True if samples influence each other). Norms that keep running statistics update them at
-    every step. ``torch.compile`` of a model around the layer works; a cell that is itself compiled can have the penalty
-    with probe ``secant`` alone, since compiled functions have no second derivatives.
+    every step. ``torch.compile`` of a model around the layer works (the step whose Jacobian is asked for runs as it is); a
+    cell that is itself compiled can have no penalty but ``secant``, since compiled functions have no second derivatives.
     """
 
     # what numbers of steps drawn follow from, set by a trainer alike in all processes; None for torch's random state
@@ -140,7 +140,7 @@ class RecurrentLayer(nn.Module):
     def step(self, x: Tensor, state: Tensor) -> Tensor:
         """One step of the cell, in the state's type. TypeError or ValueError if the cell returns no new state like it."""
         # versions do not exist in inference mode, and a compiler need not follow them
-        versions = not (state.is_inference() or torch.compiler.is_compiling())
+        versions = not (torch.compiler.is_compiling() or state.is_inference())
         version = state._version if versions else None
         new = self.cell(x, state)
         if not isinstance(new, Tensor):
@@ -232,28 +232,28 @@ class RecurrentLayer(nn.Module):
         for _ in range(steps - 1):
             previous = form.step(x, previous)
             each(self.hidden(previous))
-        penalty, transpose = state.new_zeros(()), None
-        if penalised:
-            state, penalty, transpose = self._record_penalised(form, x, previous)
-        elif implicit:
-            state, _, transpose = form.record(x, previous, None)
+        if penalised or implicit:
+            state, penalty = self._record_jacobian(form, x, previous, penalised, implicit)
         else:
-            state = form.step(x, previous)
+            state, penalty = form.step(x, previous), state.new_zeros(())
+        each(self.hidden(state))
+        return state, previous, penalty
+
+    # compiled functions have no second derivatives, and compilers give what they saved for a first one away;
+    # torch.compiler.disable would take two seconds more at import
+    @torch._disable_dynamo
+    def _record_jacobian(self, form, x: Tensor, previous: Tensor, penalised: bool, implicit: bool) -> tuple[Tensor, Tensor]:
+        """A step from ``previous``, which requires grad, whose Jacobian is asked for: the state, and its penalty or 0."""
+        probe = self.probe if penalised else None
+        state, sums, transpose = form.record(x, previous, None if probe == SECANT else probe)
+        if probe == SECANT:
+            sums = secant_quotients(form.step(x, state.detach()), state, previous)
+        penalty = state.new_zeros(()) if sums is None else self.penalty_of_sums(sums)
         if implicit:
             series = form.neumann_series if self.adjoint == "neumann" else self._solve
             limits = (self.neumann_terms, self.growth_limit, self.neumann_tolerance)
             state = implicit_gradient(state, previous, *limits, self._report, series, transpose)
-        each(self.hidden(state))
-        return state, previous, penalty
-
-    # compiled functions have no second derivatives; torch.compiler.disable would take two seconds more at import
-    @torch._disable_dynamo
-    def _record_penalised(self, form, x: Tensor, previous: Tensor) -> tuple[Tensor, Tensor, Callable | None]:
-        """A step from ``previous``, which requires grad: the state, its penalty, and v -> Jᵀv where the form has it."""
-        state, sums, transpose = form.record(x, previous, None if self.probe == SECANT else self.probe)
-        if self.probe == SECANT:
-            sums = secant_quotients(form.step(x, state.detach()), state, previous)
-        return state, self.penalty_of_sums(sums), transpose
+        return state, penalty
 
     def _solve(self, *arguments) -> LinearSolution:
         # the small system of one sample knows nothing of what comes to it from others

@@ -136,3 +136,26 @@ def test_compiled_cells_can_have_the_secant_penalty(gradient):
 
     wanted = found(cell)
     assert_close(dict(zip(wanted, found(torch.compile(cell, backend="aot_eager")).values())), wanted, 1e-5)
+
+
+class Watched(ConvCell):
+    """Notes of each step whether a compiler looked on."""
+
+    def __init__(self):
+        super().__init__()
+        self.compiled = []
+
+    def forward(self, x, h):
+        self.compiled.append(torch.compiler.is_compiling())
+        return super().forward(x, h)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_steps_are_compiled_but_those_whose_jacobian_is_asked_for(method):
+    """PyTorch's default compiler gives away what a step saved for its first product with the Jacobian."""
+    torch.compiler.reset()
+    layer = RecurrentLayer(Watched(), 4, fast="off", **METHODS[method])
+    torch.compile(layer, backend="eager", fullgraph=method == "bptt")(torch.rand(2, 4, 5, 5))
+    steps, asked = layer.cell.compiled, 0 if method in ("bptt", "tbptt") else 1 + (method == "secant")
+    recorded = steps[-asked:] if asked else []
+    assert len(steps) >= 4 and not any(recorded) and any(steps[: len(steps) - asked])
