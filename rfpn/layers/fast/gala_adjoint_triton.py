@@ -73,8 +73,7 @@ def inhibit_gradient(
     sums = h.new_empty((4, len(h), h.shape[-1]), dtype=torch.float32)
     on_rois(
         kernels.inhibit_gradient_kernel, h, w, z1, x, h, direction if tangent else h, y2, mixed, dh, w.scale1, w.shift1,
-        w.alpha,
-        w.mu, dz1, dx, out, sums, w.epsilon, len(h), chunk=NORM_CHUNK, TANGENT=tangent,
+        w.alpha, w.mu, dz1, dx, out, sums, w.epsilon, len(h), chunk=NORM_CHUNK, TANGENT=tangent,
     )
     return InhibitGradients(dz1, dx, out, sums.sum(1))
 
