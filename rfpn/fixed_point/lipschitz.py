@@ -47,7 +47,8 @@ def secant_quotients(ahead: Tensor, h: Tensor, h_previous: Tensor) -> Tensor:
     """‖F(h) − F(h_previous)‖ / ‖h − h_previous‖ of each sample: how much a step shrinks the last motion of the state.
 
     Column sums are diluted by all units at rest and cancel; this sees any motion that does not die out, whatever
-    rotates or alternates in it. Motions below 0.01 of the state count as that long, or rounding would expand.
+    rotates or alternates in it. Motions below 0.01 of the state count as that long, or rounding would expand: at a fixed
+    point that a solver found, whether it attracts or not, quotients are near 0.
 
     Args:
         ahead: (R, ...) F(h), with h held fixed. h: (R, ...) F(h_previous). h_previous: (R, ...).

@@ -81,6 +81,12 @@ def test_E10_secant_ends_a_cycle_that_column_sums_do_not_see(probe, extra_steps,
     assert residual < 0.1 if settles else residual > 1
 
 
+@pytest.mark.parametrize("solver, seen", [("steps", True), ("anderson", False)])
+def test_E10_secant_does_not_see_that_a_fixed_point_repels_to_which_a_solver_jumped(solver, seen):
+    output = RecurrentLayer(GainCell(), 30, solver=solver, lipschitz=True, probe="secant")(GainCell.input([3.0, 3.0]))
+    assert (output.penalty > 4) == seen and (output.residual > 1).all() == seen
+
+
 def test_samples_that_act_on_each_other_are_solved_as_one():
     """A cotangent on one image alone reaches the weights through its neighbours too."""
     torch.manual_seed(0)
