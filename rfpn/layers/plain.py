@@ -28,10 +28,11 @@ class PlainForm:
     def __init__(self, update: Callable[[Tensor, Tensor], Tensor]):
         self.step = update
 
-    @torch.no_grad()
     def iterate(self, x: Tensor, h: Tensor, steps: int) -> Tensor:
         """The state ``steps`` steps after h, without a graph."""
-        return iterate(self.step, x, h, steps)
+        # a decorator would keep torch.compile out
+        with torch.no_grad():
+            return iterate(self.step, x, h, steps)
 
     def record(self, x: Tensor, previous: Tensor, probe: str | None) -> RecordedStep:
         """One step from ``previous``, which requires grad where its Jacobian will be asked for.

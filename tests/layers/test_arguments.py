@@ -165,3 +165,13 @@ def test_steps_are_compiled_but_those_whose_jacobian_is_asked_for(method):
     asked = {"bptt": 0, "secant": 2}.get(method, 1)
     steps = layer.cell.compiled
     assert all(steps[:3]) and not any(steps[len(steps) - asked :])
+
+
+@pytest.mark.parametrize("gradient", ["bptt", "tbptt", "rbp"])
+def test_evaluation_compiles_into_one_graph(gradient):
+    torch.compiler.reset()
+    layer, x = RecurrentLayer(ConvCell(), 4, gradient=gradient).eval(), torch.rand(2, 4, 5, 5)
+    with torch.no_grad():
+        found, wanted = torch.compile(layer, backend="eager", fullgraph=True)(x), layer(x)
+    for name in wanted._fields:
+        torch.testing.assert_close(getattr(found, name), getattr(wanted, name))
