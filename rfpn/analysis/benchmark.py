@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rfpn.layers import GALAHGRUCell, HGRUCell, RecurrentLayer
+from rfpn.layers.fast import bind
 
 # name -> (autocast type or None, TF32 allowed)
 PRECISIONS = {"fp32": (None, False), "tf32": (None, True), "bf16": (torch.bfloat16, False)}
@@ -152,6 +153,8 @@ def _forms(job: Job, device: torch.device) -> dict[str, Callable[[], nn.Module]]
     if device.type == "cuda":
         forms["plain tf32"] = layer("off")
         forms |= {f"fast {precision}": layer("auto") for precision in ("bf16", "tf32", "fp32")}
+    elif bind(job.cell(), torch.zeros(job.size)) is not None:
+        forms["fast fp32"] = layer("auto")
     return forms
 
 

@@ -35,6 +35,14 @@ def test_rows_refer_to_the_baseline_and_to_the_reference_gradient():
     assert math.isclose(rows["plain bf16"].ratio, rows["plain bf16"].milliseconds / rows["plain fp32"].milliseconds)
 
 
+@pytest.mark.parametrize("kernel_size, served", [(11, True), (3, False)])
+def test_a_cpu_has_a_row_of_the_fast_form_where_there_is_one(kernel_size, served):
+    job = Job("small", (2, 3, 12, 12), lambda: HGRUCell(3, kernel_size), "plain fp32", {"steps": 2, "gradient": "bptt"})
+    rows = {row.form: row for row in compare(job, CPU, 1)}
+    assert ("fast fp32" in rows) == served
+    assert not served or 0 < rows["fast fp32"].error < 1e-4
+
+
 @pytest.mark.parametrize("steps, terms", [(1, 5), (4, 5), (4, 0)])
 def test_torchdeq_does_the_same_work(steps, terms):
     pytest.importorskip("torchdeq")
