@@ -79,10 +79,11 @@ def sample_run(run: Run, args, steps: list[int] | None) -> tuple[Overlay | None,
 
 
 def last_weights(folder: str) -> str:
-    """The checkpoint at the end of training or, while that lasts, the last one."""
-    final, tag = (os.path.join(folder, name) for name in ("model_final.pth", "last_checkpoint"))
-    if os.path.isfile(final) or not os.path.isfile(tag):
-        return final
+    """The newest checkpoint, which ``last_checkpoint`` names; without that file the one at the end of training."""
+    tag = os.path.join(folder, "last_checkpoint")
+    # a finished run that was resumed still has its former end
+    if not os.path.isfile(tag):
+        return os.path.join(folder, "model_final.pth")
     with open(tag) as file:
         return os.path.join(folder, file.read().strip())
 

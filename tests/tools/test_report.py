@@ -84,11 +84,12 @@ def test_a_folder_without_a_run_gives_one_line(tmp_path, capsys):
 
 
 def test_a_run_that_goes_on_is_shown_by_its_last_checkpoint(tmp_path):
+    """Also where it goes on beyond a former end, whose checkpoint is still there."""
     assert report.last_weights("run") == os.path.join("run", "model_final.pth")
-    (tmp_path / "last_checkpoint").write_text("model_0000299.pth")
-    assert report.last_weights(str(tmp_path)) == str(tmp_path / "model_0000299.pth")
     (tmp_path / "model_final.pth").touch()
     assert report.last_weights(str(tmp_path)) == str(tmp_path / "model_final.pth")
+    (tmp_path / "last_checkpoint").write_text("model_0000299.pth")
+    assert report.last_weights(str(tmp_path)) == str(tmp_path / "model_0000299.pth")
 
 
 @pytest.mark.parametrize(
