@@ -65,8 +65,12 @@ def draw_joining_steps(path: str, inputs: list[dict], joined: dict[str, np.ndarr
         path: PNG file. inputs: with ``image`` (1, H, W) and ``sem_seg`` (H, W).
         joined: (N, H, W) by model, as :func:`joining_steps` gives it. steps: T, end of the colour scale.
     """
+    from matplotlib.ticker import MaxNLocator
+
     figure, heat = _sheet(inputs, joined, {"cmap": "turbo", "vmin": 1, "vmax": steps})
-    figure.colorbar(heat, ax=figure.axes, label="step at which a pixel joined", aspect=40, pad=0.01)
+    ticks = MaxNLocator(integer=True, min_n_ticks=1)
+    # the label is no longer than a single row is high
+    figure.colorbar(heat, ax=figure.axes, label="joining step", aspect=40, pad=0.01, ticks=ticks)
     _save(figure, path)
 
 

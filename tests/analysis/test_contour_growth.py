@@ -1,9 +1,11 @@
 """Pictures of growing contours."""
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
+from rfpn.analysis import contour_growth as module
 from rfpn.analysis.contour_growth import (
     contour_growth,
     draw_contour_growth,
@@ -61,6 +63,19 @@ def test_heat_map_has_a_column_for_each_model(tmp_path):
     changed = np.flatnonzero((np.abs(one - two).max(axis=2) > 50).any(axis=0))
     assert one.shape == two.shape and len(changed)
     assert changed.min() > one.shape[1] / 2  # the second model's column alone
+
+
+@pytest.mark.parametrize("steps", [1, 3, 20])
+def test_the_scale_has_whole_steps_and_its_label_fits_beside_one_image(monkeypatch, steps):
+    figures = []
+    monkeypatch.setattr(module, "_save", lambda figure, path: figures.append(figure))
+    draw_joining_steps("", inputs(1), {"one": np.ones((1, 16, 16))}, steps)
+    figures[0].draw_without_rendering()
+    bar = figures[0].axes[-1]
+    low, high = bar.get_ylim()
+    assert all(tick == round(tick) for tick in bar.get_yticks() if low <= tick <= high)
+    label = bar.yaxis.label.get_window_extent()
+    assert 0 <= label.y0 < label.y1 <= figures[0].bbox.height
 
 
 def test_a_thin_stroke_in_a_corner_fills_its_picture(tmp_path):
