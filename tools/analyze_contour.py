@@ -12,7 +12,7 @@ import os
 import numpy as np
 
 from analysis_models import analysis_parser, dataset_of, load_models, model_configs, open_output
-from arguments import natural
+from arguments import positive
 from rfpn.analysis.contour_growth import (
     contour_growth,
     draw_contour_growth,
@@ -31,12 +31,12 @@ _COLUMNS = 8
 def main(args) -> None:
     """Unroll, count, draw."""
     with one_line_errors():
-        if args.images < 1:
-            raise ValueError(f"--images must be at least 1, got {args.images}")
         configs = model_configs(args)
         for name, cfg in configs.items():
             if not is_pathfinder(cfg):
                 raise ValueError(f"{name} is no Pathfinder model; see tools/analyze_flood_fill.py for mask heads")
+        if len(sizes := {cfg.INPUT.PATHFINDER_SIZE for cfg in configs.values()}) > 1:
+            raise ValueError(f"one picture has images of one size, not {sorted(sizes)} pixels: set INPUT.PATHFINDER_SIZE for all")
         steps = args.steps or 2 * max(trained_steps(cfg)[-1] for cfg in configs.values())
         # the same images for all models
         dataset = dataset_of(args, next(iter(configs.values())))
@@ -68,8 +68,8 @@ def first_images(model, loader, images: int, steps: int) -> tuple[list[dict], np
 def parse_args(argv=None):
     """Models, data and number of images."""
     parser = analysis_parser(__doc__)
-    parser.add_argument("--steps", type=natural, default=0, help="T (default: twice the largest number in training)")
-    parser.add_argument("--images", type=int, default=6, help="images to draw (default: 6)")
+    parser.add_argument("--steps", type=positive, help="T (default: twice the largest number in training)")
+    parser.add_argument("--images", type=positive, default=6, help="images to draw (default: 6)")
     return parser.parse_args(argv)
 
 

@@ -15,7 +15,7 @@ import os
 from tqdm import tqdm
 
 from analysis_models import analysis_parser, dataset_of, load_models, model_configs, open_output, write_results
-from arguments import natural
+from arguments import natural, positive
 from rfpn.analysis.flood_fill import draw_flood_fill, draw_scores, similarity, summarise, tessellate
 from rfpn.analysis.object_growth import object_growths
 from rfpn.data.build import build_test_loader
@@ -72,7 +72,7 @@ def compare(args, cfg, model, dataset: str) -> tuple[list, int]:
 def parse_args(argv=None):
     """Models, data and settings of the comparison."""
     parser = analysis_parser(__doc__)
-    parser.add_argument("--steps", type=natural, default=0, help="T (default: evaluation's)")
+    parser.add_argument("--steps", type=positive, help="T (default: evaluation's)")
     parser.add_argument("--images", type=natural, default=200, help="images to look at, 0 for all (default: 200)")
     parser.add_argument("--boxes", choices=("truth", "predicted"), default="truth", help="of panoptic models' masks")
     parser.add_argument("--cells", type=int, default=30, help="Voronoi cells of an object at most (default: 30)")

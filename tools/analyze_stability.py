@@ -13,7 +13,7 @@ stability.png into --output.
 import os
 
 from analysis_models import analysis_parser, dataset_of, load_models, model_configs, open_output, write_results
-from arguments import natural, positive
+from arguments import positive
 from rfpn.analysis.stability import analyse, draw_stability, summarise
 from rfpn.data.build import build_test_loader
 from rfpn.data.programs import one_line_errors
@@ -44,7 +44,7 @@ def main(args) -> None:
 def parse_args(argv=None):
     """Models, data and number of samples."""
     parser = analysis_parser(__doc__)
-    parser.add_argument("--steps", type=natural, default=0, help="T, whose last step is looked at (default: evaluation's)")
+    parser.add_argument("--steps", type=positive, help="T, whose last step is looked at (default: evaluation's)")
     parser.add_argument("--images", type=positive, default=20, help="images to look at (default: 20)")
     parser.add_argument("--rois", type=positive, default=3, help="RoIs of an image, best first (default: 3)")
     return parser.parse_args(argv)

@@ -15,7 +15,7 @@ import os
 import numpy as np
 
 from analysis_models import analysis_parser, dataset_of, load_models, model_configs, open_output, print_table
-from arguments import natural
+from arguments import natural, positive
 from rfpn.analysis.state_space import collect_states, distance_table, draw_state_space, pair_table, project
 from rfpn.analysis.unrolling import first_batches, trained_steps
 from rfpn.data.build import build_test_loader
@@ -58,7 +58,7 @@ def main(args) -> None:
 def parse_args(argv=None):
     """Models, data and what to draw."""
     parser = analysis_parser(__doc__)
-    parser.add_argument("--steps", type=natural, default=0, help="T (default: twice each model's steps of training)")
+    parser.add_argument("--steps", type=positive, help="T (default: twice each model's steps of training)")
     parser.add_argument("--images", type=natural, default=1000, help="images to look at, 0 for all (default: 1000)")
     parser.add_argument("--components", type=natural, default=0, help="axes that distances are taken on (default: all)")
     parser.add_argument("--sample", type=natural, default=0, help="image or RoI whose way is drawn, from 0 (default: 0)")

@@ -162,6 +162,21 @@ def test_contours_of_models_with_different_batches(models, tmp_path):
             assert [row["image"] for row in table if row["model"] == name] == list("01234")
 
 
+def test_contours_of_models_with_different_sizes_are_refused(models, tmp_path, capsys):
+    """One picture could not show both in the places of its images."""
+    a, b = models["pathfinder"]
+    other = tmp_path / "other"
+    shutil.copytree(Path(b.partition("=")[2].partition("=")[2]).parent, other)
+    config = (other / "config.yaml").read_text()
+    assert "PATHFINDER_SIZE: 32" in config
+    (other / "config.yaml").write_text(config.replace("PATHFINDER_SIZE: 32", "PATHFINDER_SIZE: 48"))
+    arguments = [a, f"--weights=other={other / 'model_final.pth'}", "--output", tmp_path / "out", "--images", 1, "--steps", 1]
+    with pytest.raises(SystemExit):
+        run("contour", *arguments)
+    assert "not [32, 48] pixels: set INPUT.PATHFINDER_SIZE for all" in capsys.readouterr().err
+    run("contour", *arguments, "INPUT.PATHFINDER_SIZE", 32)
+
+
 def test_models_of_the_zoo_are_read_with_their_own_configurations(models, tmp_path):
     trained = {name: Path(model_zoo.get_config(name).MODEL.WEIGHTS) for name in model_zoo.names()}
     weights = [f"{path.stem}={path}" for path in trained.values()]
@@ -182,11 +197,12 @@ def test_models_of_the_zoo_are_read_with_their_own_configurations(models, tmp_pa
         ("state_space", ["--sample", -300], "'-300' is not a whole number of at least 0"),
         ("state_space", ["--sample", 6], "--sample must be below 6, the number of samples of a, got 6"),
         ("stability", ["--dataset", "analysis_scenes"], "analysis_scenes is no Pathfinder set, which PathfinderNet cannot read"),
-        ("contour", ["--steps", -3], "'-3' is not a whole number of at least 0"),
+        ("contour", ["--steps", -3], "'-3' is not a whole number of at least 1"),
+        ("stability", ["--steps", 0], "'0' is not a whole number of at least 1"),
         ("stability", ["--images", 0], "'0' is not a whole number of at least 1"),
         ("stability", ["--rois", 0], "'0' is not a whole number of at least 1"),
         ("flood_fill", ["--threshold", 2], "--threshold must lie in (0, 1)"),
-        ("contour", ["--images", 0], "--images must be at least 1"),
+        ("contour", ["--images", 0], "'0' is not a whole number of at least 1"),
         ("contour", ["--dataset", "nowhere"], "'nowhere' is not registered"),
         ("contour", ["--weights", "a=nowhere.pth"], "two models are named 'a'"),
         ("contour", ["--weights", "c=nowhere.pth"], "nowhere.pth is no file"),
