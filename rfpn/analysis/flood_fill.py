@@ -99,7 +99,8 @@ def similarity(
     tessellation: Tessellation, growth: np.ndarray, threshold: float = 0.5, shuffles: int = 20, seed: int = 0
 ) -> Similarity:
     """Compare a model's growth (T, H, W) with floods over a tessellation; see :class:`Similarity`."""
-    means = _cell_means(tessellation, growth)
+    # a state that is not finite reaches nothing
+    means = _cell_means(tessellation, np.nan_to_num(growth))
     times = joining_steps(means, threshold)
     inside = ~np.isnan(means[0])
     reached = float((~np.isnan(times))[inside].mean())

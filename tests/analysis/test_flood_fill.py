@@ -111,6 +111,16 @@ def test_ties_and_empty_answers_have_no_score():
     assert summary["objects"] == summary["undefined"] == 2 and np.isnan(summary["mean_correlation"])
 
 
+def test_a_diverged_model_reaches_nothing():
+    tessellation = tessellate(disc(), 20)
+    found = similarity(tessellation, np.full((4, 28, 28), np.nan))
+    assert (found.reached, found.start, found.cells) == (0, -1, len(tessellation.distances))
+    growth = flooding(tessellation, 3)
+    whole = similarity(tessellation, growth)
+    growth[0, tessellation.cells == int(tessellation.distances[3].argmax())] = np.nan  # not reached then anyway
+    assert similarity(tessellation, growth) == whole
+
+
 def test_summary_tests_the_score_against_controls():
     rows = [Similarity(0.8 + 0.01 * i, 0.01 * i, 0.3, 0.9, 0.4, 20, 1.0, 0) for i in range(10)]
     summary = summarise(rows)
