@@ -119,7 +119,8 @@ def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
     try:
         cfg.merge_from_list(overrides)
     except AssertionError as error:  # yacs asserts on unknown keys and on an odd number of words
-        raise KeyError(f"command-line override: {error}") from None
+        late = next((f"; {word} must come before all overrides" for word in overrides if str(word).startswith("--")), "")
+        raise KeyError(f"command-line override: {error}{late}") from None
     check_values(cfg)
     cfg.MODEL.DEVICE = _device(cfg.MODEL.DEVICE)
     cfg.OUTPUT_DIR, cfg.MODEL.WEIGHTS = (os.path.expanduser(path) for path in (cfg.OUTPUT_DIR, cfg.MODEL.WEIGHTS))

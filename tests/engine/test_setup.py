@@ -54,6 +54,11 @@ def test_an_odd_number_of_overrides_is_an_error():
         load_cfg("", ["MODEL.WEIGHTS"])
 
 
+def test_an_option_after_the_overrides_is_told_of():
+    with pytest.raises(KeyError, match="--output must come before all overrides"):
+        load_cfg("", ["SEED", "1", "--output", "folder"])
+
+
 @pytest.mark.parametrize(
     "key, value",
     [
