@@ -23,6 +23,7 @@ from rfpn.analysis.report.run import Run, read_run
 from rfpn.analysis.samples import Sample, draw_samples
 from rfpn.analysis.time_course import parse_steps
 from rfpn.analysis.unrolling import trained_steps
+from rfpn.data.files import whole_file
 from rfpn.data.programs import INPUT_ERRORS, one_line_errors
 
 logger = logging.getLogger("rfpn")
@@ -40,6 +41,9 @@ def main(args) -> None:
     steps = parse_steps(args.steps) if args.steps else None
     run = read_run(args.run)
     output = args.output or os.path.join(args.run, "report.html")
+    if os.path.isdir(output):
+        raise IsADirectoryError(f"--output {output} is a folder, not the file of a page")
+    os.makedirs(os.path.dirname(output) or ".", exist_ok=True)
     overlay, samples, reason = sample_run(run, args, steps)
     content = page.build_page(
         f"Run {args.run}",
@@ -53,9 +57,8 @@ def main(args) -> None:
             "Configuration": page.configuration_html(run),
         },
     )
-    os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
-    with open(output, "w", encoding="utf-8") as file:
-        file.write(content)
+    with whole_file(output) as temporary:
+        temporary.write_text(content, encoding="utf-8")
     logger.info("written to %s (%.1f MB)", output, os.path.getsize(output) / 1e6)
 
 

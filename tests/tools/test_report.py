@@ -83,6 +83,24 @@ def test_a_folder_without_a_run_gives_one_line(tmp_path, capsys):
     assert end.value.code == 2 and "no run, has neither" in capsys.readouterr().err
 
 
+def test_a_page_that_cannot_be_written_is_told_of_before_any_sample(pages, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(report, "sample_run", lambda *_: pytest.fail("a model is loaded"))
+    (tmp_path / "file").touch()
+    for output in (tmp_path, tmp_path / "file" / "page.html"):
+        with pytest.raises(SystemExit) as end:
+            run(pages / "rfpn", "--output", str(output))
+        assert end.value.code == 2 and str(tmp_path) in capsys.readouterr().err
+
+
+def test_a_page_is_written_whole_or_not_at_all(pages, tmp_path, monkeypatch):
+    (tmp_path / "page.html").write_text("former")
+    # half a character cannot be written
+    monkeypatch.setattr(report.page, "build_page", lambda *_: "page \ud800")
+    with pytest.raises(SystemExit):
+        run(pages / "rfpn", "--output", str(tmp_path / "page.html"), "--samples", "0")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"page.html": "former"}
+
+
 def test_a_run_that_goes_on_is_shown_by_its_last_checkpoint(tmp_path):
     """Also where it goes on beyond a former end, whose checkpoint is still there."""
     assert report.last_weights("run") == os.path.join("run", "model_final.pth")
