@@ -46,6 +46,8 @@ def main(args) -> int:
     setup_logger(name="rfpn", abbrev_name="rfpn")
     steps = parse_steps(args.steps) if args.steps else []
     files, problems = find_media(args.input)
+    if not files:
+        raise FileNotFoundError(f"--input: {'; '.join(problems)}")
     targets = output_paths(files, args.output)
     overlays = load_overlays(args)
     if steps and not overlays[0].recurrent:

@@ -144,6 +144,14 @@ def test_wrong_arguments_give_one_line(runs, photos, tmp_path, capsys, name, wor
     assert message in line and not (tmp_path / "out").exists()
 
 
+def test_nothing_to_draw_ends_before_a_model_is_loaded(runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(demo, "load_overlays", lambda args: pytest.fail("a model is loaded"))
+    with pytest.raises(SystemExit) as end:
+        run(runs, "rfpn", [tmp_path / "none*.png"], tmp_path / "out")
+    assert end.value.code == 2 and "none*.png: no picture or video there" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_picture_that_cannot_be_written_is_named(runs, photos, tmp_path, capsys):
     (tmp_path / "a.png").mkdir()
     with pytest.raises(SystemExit) as end:
