@@ -60,7 +60,7 @@ def analyse(
     Args:
         model: a Pathfinder model (one sample an image) or a panoptic FPN with a recurrent mask head (samples are RoIs
             of predicted boxes, best first).
-        loader: batches of inputs. steps: T. tolerance: relative, of eigenvalues and singular values.
+        loader: batches of inputs. steps: T. tolerance: of ARPACK, as :func:`spectral_radius` has it.
 
     Raises:
         ValueError: the model has no recurrent layer, or a number is below 1.
@@ -148,7 +148,10 @@ def sample_jacobian(
 
 
 def spectral_radius(operator: LinearOperator, tolerance: float = 1e-3) -> float:
-    """Largest |eigenvalue| of a real operator (n, n); NaN where ARPACK does not converge."""
+    """Largest |eigenvalue| of a real operator (n, n); NaN where ARPACK does not converge.
+
+    tolerance: ‖Jv − μv‖/|μ| at which a value μ is taken. It may not be the largest where others are nearly as large.
+    """
     if operator.shape[0] <= _DENSE:
         return float(np.abs(np.linalg.eigvals(_dense(operator))).max())
     return _largest(operator, tolerance, partial(eigs, return_eigenvectors=False))
