@@ -54,7 +54,8 @@ def model_configs(args) -> dict[str, CfgNode]:
         if not equals:
             name, path = _name(os.path.dirname(os.path.abspath(text))), text
         if not name or os.sep in name:
-            raise ValueError(f"--weights {text}: a name must not be empty or hold {os.sep!r}, it becomes part of file names")
+            # before a path with an = in it, what stands for a name is part of the path
+            raise ValueError(f"--weights {text}: a name must not be empty or hold {os.sep!r}; give names as in NAME=FILE")
         if name in configs:
             raise ValueError(f"--weights: two models are named {name!r}; give names as in NAME=FILE")
         config_file = args.config_file or _config_beside(path)
