@@ -113,6 +113,8 @@ def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
         try:
             # by default Detectron2 runs Python that a file holds
             cfg.merge_from_file(config_file, allow_unsafe=False)
+        except KeyError as error:
+            raise KeyError(f"--config-file {path}: {error.args[0]}") from None
         # what a broken file raises
         except (AssertionError, AttributeError, RecursionError, TypeError, UnicodeError, yaml.YAMLError) as error:
             raise ValueError(f"--config-file {path} is no configuration: {error}") from None

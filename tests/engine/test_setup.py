@@ -49,6 +49,13 @@ def test_python_in_a_file_is_refused_and_does_not_run(tmp_path, base):
     assert not trace.exists()
 
 
+def test_a_key_of_another_version_is_named_with_its_file(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("MODEL: {RECURRENT: {FORMER: 1}}")
+    with pytest.raises(KeyError, match=f"--config-file {path}: Non-existent config key: MODEL.RECURRENT.FORMER"):
+        load_cfg(str(path), [])
+
+
 def test_an_odd_number_of_overrides_is_an_error():
     with pytest.raises(KeyError, match="override"):
         load_cfg("", ["MODEL.WEIGHTS"])
