@@ -65,7 +65,7 @@ def read_run(folder: str) -> Run:
 def read_metrics(path: str) -> dict[str, Series]:
     """Series by name from Detectron2's ``metrics.json``, one JSON object a line.
 
-    A stopped run may leave a broken line: such are left out, with a warning. Iterations that a resumed run repeated
+    A stopped run may leave a broken line: such, and lines with what is no number, are left out, with a warning. Iterations that a resumed run repeated
     have the later values.
     """
     values, broken = {}, 0
@@ -73,8 +73,9 @@ def read_metrics(path: str) -> dict[str, Series]:
         for line in filter(str.strip, file):
             try:
                 row = json.loads(line)
-                iteration = row.pop("iteration")
-            except (ValueError, KeyError, AttributeError, TypeError):
+                iteration = int(row.pop("iteration"))
+                row = {name: float(value) for name, value in row.items()}
+            except (ValueError, KeyError, AttributeError, TypeError, OverflowError):
                 broken += 1
                 continue
             for name, value in row.items():
