@@ -36,7 +36,7 @@ def main(args) -> None:
             if not is_pathfinder(cfg):
                 raise ValueError(f"{name} is no Pathfinder model; see tools/analyze_flood_fill.py for mask heads")
         if len(sizes := {cfg.INPUT.PATHFINDER_SIZE for cfg in configs.values()}) > 1:
-            raise ValueError(f"one picture has images of one size, not {sorted(sizes)} pixels: set INPUT.PATHFINDER_SIZE for all")
+            raise ValueError(f"images must be of one size, not {sorted(sizes)} pixels: set INPUT.PATHFINDER_SIZE for all")
         steps = args.steps or 2 * max(trained_steps(cfg)[-1] for cfg in configs.values())
         # the same images for all models
         dataset = dataset_of(args, next(iter(configs.values())))

@@ -65,8 +65,8 @@ def read_run(folder: str) -> Run:
 def read_metrics(path: str) -> dict[str, Series]:
     """Series by name from Detectron2's ``metrics.json``, one JSON object a line.
 
-    A stopped run may leave a broken line: such, and lines with what is no number, are left out, with a warning. Iterations that a resumed run repeated
-    have the later values.
+    A stopped run may leave a broken line: such, and lines with what is no number, are left out, with a warning.
+    Iterations that a resumed run repeated have the later values.
     """
     values, broken = {}, 0
     with open(path, encoding="utf-8", errors="replace") as file:

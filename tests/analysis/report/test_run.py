@@ -57,7 +57,9 @@ def test_D5_a_resumed_run_with_a_broken_line(tmp_path, caplog):
     assert "left out 2 broken lines" in caplog.text
 
 
-@pytest.mark.parametrize("row", ['"x", "lr": 1', '1, "lr": null', '1, "lr": "text"', '1, "lr": [1]', '1e400, "lr": 1', 'NaN, "lr": 1'])
+@pytest.mark.parametrize(
+    "row", ['"x", "lr": 1', '1, "lr": null', '1, "lr": "text"', '1, "lr": [1]', '1e400, "lr": 1', 'NaN, "lr": 1']
+)
 def test_lines_with_what_is_no_number_are_left_out(tmp_path, row):
     (tmp_path / "metrics.json").write_text('{"iteration": %s}\n{"iteration": 2, "lr": 3, "loss": NaN}\n' % row)
     series = read_metrics(str(tmp_path / "metrics.json"))
