@@ -6,6 +6,7 @@ from detectron2.data.samplers import InferenceSampler
 from detectron2.utils import comm
 from torch.utils.data import DataLoader
 
+from rfpn.data.architectures import check_scored_classes, descends, scored_outputs
 from rfpn.data.batches import build_positioned_loader
 from rfpn.data.check import (
     check_categories,
@@ -15,7 +16,6 @@ from rfpn.data.check import (
     check_registered,
     check_same_classes,
     check_scored_instances,
-    scored_outputs,
 )
 from rfpn.data.mapper import PanopticMapper
 from rfpn.data.packing import PackedLoader
@@ -58,7 +58,7 @@ def _training_records(cfg: CfgNode) -> list:
         some = training_records(name, filter_empty=cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS)
         if cfg.MODEL.MASK_ON:
             check_mask_format(some, cfg.INPUT.MASK_FORMAT)
-        if cfg.MODEL.META_ARCHITECTURE == "PanopticFPN":
+        if descends(cfg.MODEL.META_ARCHITECTURE, "PanopticFPN", "SemanticSegmentor"):
             check_label_maps(name, some)
         records += some
     return records
@@ -93,7 +93,7 @@ def _check_dataset(cfg: CfgNode, name: str, needs_panoptic: bool) -> None:
     if kind == "pathfinder":
         return
     check_files(name)
-    if kind == "coco_panoptic_seg" or cfg.MODEL.META_ARCHITECTURE == "PanopticFPN":
+    if kind == "coco_panoptic_seg" or descends(cfg.MODEL.META_ARCHITECTURE, "PanopticFPN"):
         check_metadata(name, needs_panoptic=needs_panoptic)
         check_class_counts(
             name,
@@ -107,12 +107,15 @@ def _check_evaluated(cfg: CfgNode, name: str) -> list:
     _check_dataset(cfg, name, needs_panoptic=True)
     records = load_records(name)
     check_masks(records)
-    if _kind(name) in ("coco", "coco_panoptic_seg"):
+    kind = _kind(name)
+    if kind in ("coco", "coco_panoptic_seg"):
         check_scored_instances(name, records, masks=cfg.MODEL.MASK_ON)
-    if _kind(name) == "coco_panoptic_seg":
+    if kind in ("coco", "coco_panoptic_seg", "sem_seg"):
+        check_scored_classes(name, cfg)
+    if kind == "coco_panoptic_seg":
         check_categories(name)
-        if cfg.MODEL.META_ARCHITECTURE == "PanopticFPN":
-            check_label_maps(name, records)
+    if kind in ("coco_panoptic_seg", "sem_seg") and "sem_seg" in scored_outputs(name, cfg.MODEL.META_ARCHITECTURE):
+        check_label_maps(name, records)
     return records
 
 

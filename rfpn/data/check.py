@@ -20,46 +20,6 @@ _PANOPTIC_FIELDS = _THING_FIELDS + (
     "evaluator_type",
 )
 
-# what Detectron2's architectures give; one that is not listed is taken to give all
-_OUTPUTS = {
-    "FCOS": {"instances"},
-    "GeneralizedRCNN": {"instances", "masks"},
-    # boxes without classes, whose recall is scored in the place of AP
-    "ProposalNetwork": {"instances"},
-    "RetinaNet": {"instances"},
-    "SemanticSegmentor": {"sem_seg"},
-}
-# what is scored of a set, by its kind
-_SCORED = {
-    "coco": {"instances", "masks"},
-    "coco_panoptic_seg": {"sem_seg", "instances", "masks", "panoptic_seg"},
-    "sem_seg": {"sem_seg"},
-    "pathfinder": {"sem_seg"},
-}
-
-
-def scored_outputs(dataset_name: str, architecture: str) -> set:
-    """Those of a model's outputs "sem_seg", "instances", their "masks" and "panoptic_seg" that evaluation scores on a set.
-
-    Args:
-        architecture: ``MODEL.META_ARCHITECTURE``.
-
-    Raises:
-        ValueError: naming the set on which none can be scored.
-    """
-    metadata = MetadataCatalog.get(dataset_name)
-    kind = metadata.get("evaluator_type")
-    outputs = _SCORED.get(kind, set())
-    # a set of stuff alone has no instances to score
-    if metadata.get("thing_classes") == []:
-        outputs = outputs - {"instances", "masks"}
-    outputs = outputs & _OUTPUTS.get(architecture, outputs)
-    if not outputs:
-        raise ValueError(
-            f"data set {dataset_name}: no evaluator for evaluator_type {kind!r} with MODEL.META_ARCHITECTURE {architecture!r}"
-        )
-    return outputs
-
 
 def check_registered(dataset_name: str) -> None:
     """Raise KeyError where no data set has that name."""

@@ -93,21 +93,23 @@ def check_masks(records: list) -> None:
 
 
 def check_mask_format(records: list, mask_format: str) -> None:
-    """Every mask can be had in the format that training takes.
+    """Every object has a mask, which can be had in the format that training takes.
 
     Args:
         mask_format: ``INPUT.MASK_FORMAT``; a bitmask is made of RLE and polygons alike, polygons are not made of RLE.
 
     Raises:
-        ValueError: naming the key, and the first record whose masks are RLE where polygons are due.
+        ValueError: naming the key, and the first record with an object without a mask, or an RLE mask where polygons are due.
     """
     if mask_format not in ("bitmask", "polygon"):
         raise ValueError(f"INPUT.MASK_FORMAT must be 'bitmask' or 'polygon', got {mask_format!r}")
-    for record in records if mask_format == "polygon" else ():
-        for annotation in record.get("annotations", ()):
-            # crowds are not trained on
-            if isinstance(annotation.get("segmentation"), dict) and not annotation.get("iscrowd", 0):
-                raise ValueError(f"the instances of {record['file_name']} are RLE masks; set INPUT.MASK_FORMAT to 'bitmask'")
+    for record in records:
+        # crowds are not trained on
+        masks = [a.get("segmentation") for a in record.get("annotations", ()) if not a.get("iscrowd", 0)]
+        if not all(masks):
+            raise ValueError(f"an instance of {record['file_name']} has no mask; give it one, or set MODEL.MASK_ON False")
+        if mask_format == "polygon" and any(isinstance(mask, dict) for mask in masks):
+            raise ValueError(f"the instances of {record['file_name']} are RLE masks; set INPUT.MASK_FORMAT to 'bitmask'")
 
 
 def training_records(dataset_name: str, *, filter_empty: bool) -> list:

@@ -7,6 +7,7 @@ from numbers import Real
 from detectron2.config import CfgNode
 
 from rfpn.config import flatten, get_cfg
+from rfpn.data.architectures import descends
 from rfpn.engine.optimizer import OPTIMIZERS
 from rfpn.engine.step import DTYPES
 from rfpn.evaluation import TASKS
@@ -81,8 +82,9 @@ def check_values(cfg: CfgNode) -> None:
         raise ValueError(f"SOLVER.CLIP_GRADIENTS.CLIP_VALUE must be above 0, got {clip.CLIP_VALUE}")
     _check_pictures(cfg.INPUT)
     check_norm_names(cfg)
-    if cfg.MODEL.META_ARCHITECTURE == "PanopticFPN" and not cfg.MODEL.MASK_ON:
-        raise ValueError("MODEL.MASK_ON must be True with MODEL.META_ARCHITECTURE 'PanopticFPN', which pastes masks")
+    architecture = cfg.MODEL.META_ARCHITECTURE
+    if descends(architecture, "PanopticFPN") and not cfg.MODEL.MASK_ON:
+        raise ValueError(f"MODEL.MASK_ON must be True with MODEL.META_ARCHITECTURE {architecture!r}, which pastes masks")
     head = cfg.MODEL.SEM_SEG_HEAD
     if not head.IGNORE_VALUE >= head.NUM_CLASSES:
         raise ValueError(
@@ -116,7 +118,7 @@ def _check_pictures(node: CfgNode) -> None:
 def check_expected_results(cfg: CfgNode) -> None:
     """Raise ValueError where the scores of an evaluation could not be compared with TEST.EXPECTED_RESULTS."""
     expected = cfg.TEST.EXPECTED_RESULTS
-    contours = cfg.MODEL.META_ARCHITECTURE == "PathfinderNet"
+    contours = descends(cfg.MODEL.META_ARCHITECTURE, "PathfinderNet")
     tasks = _PATHFINDER_TASKS if contours else tuple(task for task in TASKS if task != "pathfinder")
     for row in expected:
         if not (isinstance(row, (list, tuple)) and len(row) == 4 and isinstance(row[1], str)):

@@ -6,7 +6,7 @@ from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 from detectron2.evaluation import DatasetEvaluator, DatasetEvaluators
 
-from rfpn.data.check import scored_outputs
+from rfpn.data.architectures import scored_outputs
 from rfpn.evaluation.convergence import ConvergenceEvaluator
 from rfpn.evaluation.instances import InstanceEvaluator
 from rfpn.evaluation.panoptic import PanopticEvaluator

@@ -1,0 +1,83 @@
+"""What models give and need, by their meta-architecture: Detectron2's own, and those derived from them."""
+
+from detectron2.config import CfgNode
+from detectron2.data import MetadataCatalog
+from detectron2.modeling import META_ARCH_REGISTRY
+
+# what Detectron2's architectures give; one that is derived from none of them is taken to give all
+_OUTPUTS = {
+    "FCOS": {"instances"},
+    "GeneralizedRCNN": {"instances", "masks"},
+    "PanopticFPN": {"sem_seg", "instances", "masks", "panoptic_seg"},
+    # boxes without classes, whose recall is scored in the place of AP
+    "ProposalNetwork": {"instances"},
+    "RetinaNet": {"instances"},
+    "SemanticSegmentor": {"sem_seg"},
+}
+# node of MODEL whose NUM_CLASSES counts the classes of instances
+_COUNTED = {"GeneralizedRCNN": "ROI_HEADS", "RetinaNet": "RETINANET"}
+# what is scored of a set, by its kind
+_SCORED = {
+    "coco": {"instances", "masks"},
+    "coco_panoptic_seg": {"sem_seg", "instances", "masks", "panoptic_seg"},
+    "sem_seg": {"sem_seg"},
+    "pathfinder": {"sem_seg"},
+}
+
+
+def descends(architecture: str, *ancestors: str) -> bool:
+    """Whether a ``MODEL.META_ARCHITECTURE`` is one of those named, or derived from one."""
+    return not set(ancestors).isdisjoint(_lineage(architecture))
+
+
+def scored_outputs(dataset_name: str, architecture: str) -> set:
+    """Those of a model's outputs "sem_seg", "instances", their "masks" and "panoptic_seg" that evaluation scores on a set.
+
+    Args:
+        architecture: ``MODEL.META_ARCHITECTURE``.
+
+    Raises:
+        ValueError: naming the set on which none can be scored.
+    """
+    metadata = MetadataCatalog.get(dataset_name)
+    kind = metadata.get("evaluator_type")
+    outputs = _SCORED.get(kind, set())
+    # a set of stuff alone has no instances to score
+    if metadata.get("thing_classes") == []:
+        outputs = outputs - {"instances", "masks"}
+    outputs = outputs & next((_OUTPUTS[name] for name in _lineage(architecture) if name in _OUTPUTS), outputs)
+    if not outputs:
+        raise ValueError(
+            f"data set {dataset_name}: no evaluator for evaluator_type {kind!r} with MODEL.META_ARCHITECTURE {architecture!r}"
+        )
+    return outputs
+
+
+def check_scored_classes(dataset_name: str, cfg: CfgNode) -> None:
+    """The classes of a loaded set of instances or of label maps are those of the model: Detectron2's evaluators rely on that.
+
+    They stop at a class that the set lacks, or drop the pixels that were taken for it.
+
+    Raises:
+        ValueError: naming the metadata that the set lacks, or the key whose number of classes is another.
+    """
+    metadata, architecture = MetadataCatalog.get(dataset_name), cfg.MODEL.META_ARCHITECTURE
+    if metadata.evaluator_type == "sem_seg":
+        fields, node = ("stuff_classes", "ignore_label"), "SEM_SEG_HEAD"
+    else:
+        fields = ("thing_classes",)
+        node = next((_COUNTED[name] for name in _lineage(architecture) if name in _COUNTED), None)
+    missing = [field for field in fields if metadata.get(field) is None]
+    if missing:
+        raise ValueError(f"dataset '{dataset_name}' lacks the metadata {', '.join(missing)}, which its evaluation needs")
+    names = metadata.get(fields[0])
+    if node and names and cfg.MODEL[node].NUM_CLASSES != len(names):
+        count = cfg.MODEL[node].NUM_CLASSES
+        raise ValueError(f"MODEL.{node}.NUM_CLASSES is {count}, but '{dataset_name}' has {len(names)} {fields[0]}")
+
+
+def _lineage(architecture: str) -> list[str]:
+    """Names of an architecture and of the classes that it is derived from, nearest first."""
+    if architecture not in META_ARCH_REGISTRY:
+        return [architecture]
+    return [architecture, *(base.__name__ for base in META_ARCH_REGISTRY.get(architecture).__mro__)]

@@ -1,0 +1,129 @@
+"""What models give and need, also those that are derived from Detectron2's and this project's."""
+
+from pathlib import Path
+
+import pytest
+from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.data.datasets import register_coco_instances
+from detectron2.modeling import META_ARCH_REGISTRY, GeneralizedRCNN, PanopticFPN
+
+from rfpn.data.architectures import descends, scored_outputs
+from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
+from rfpn.data.panoptic import register_panoptic_folder
+from rfpn.data.semantic import prepare_split, split_of_folder
+from rfpn.engine.rules import check_expected_results, check_values
+from rfpn.modeling import PathfinderNet
+from tests.data.test_build import config
+from tests.data.tiny_panoptic import edit_json, mixed_layouts, write_set
+
+pytestmark = pytest.mark.usefixtures("catalogs")
+
+
+@pytest.fixture
+def derived():
+    """Registers a class derived from another; gives its name."""
+    registered = []
+
+    def register(base: type) -> str:
+        name = f"Derived{base.__name__}"
+        META_ARCH_REGISTRY.register(type(name, (base,), {}))
+        registered.append(name)
+        return name
+
+    yield register
+    for name in registered:
+        del META_ARCH_REGISTRY._obj_map[name]
+
+
+@pytest.fixture
+def sets(tmp_path):
+    """A prepared set of three things and two kinds of stuff: as panoptic set, as instances alone, as label maps alone."""
+    root = write_set(tmp_path / "set", mixed_layouts())
+    paths = split_of_folder(str(root), "train")
+    prepare_split(paths)
+    register_panoptic_folder("tiny", str(root), "train")
+    register_coco_instances("boxes", {}, paths.instances_json, paths.image_root)
+    keys = ("file_name", "sem_seg_file_name", "image_id", "height", "width")
+    records = [{key: record[key] for key in keys} for record in DatasetCatalog.get("tiny")]
+    DatasetCatalog.register("maps", lambda: records)
+    MetadataCatalog.get("maps").set(evaluator_type="sem_seg", stuff_classes=["things", "sky", "road"], ignore_label=255)
+    return paths
+
+
+def test_derived_classes_are_scored_as_their_ancestors(sets, derived):
+    assert scored_outputs("tiny", derived(PanopticFPN)) == scored_outputs("tiny", "PanopticFPN")
+    assert scored_outputs("tiny", derived(GeneralizedRCNN)) == {"instances", "masks"}
+    assert descends("DerivedPanopticFPN", "PanopticFPN") and not descends("GeneralizedRCNN", "PanopticFPN")
+
+
+def test_derived_classes_need_what_their_ancestors_need(sets, derived):
+    cfg = config("boxes", "boxes")
+    cfg.MODEL.META_ARCHITECTURE = derived(PanopticFPN)
+    with pytest.raises(ValueError, match="'boxes' lacks the metadata stuff_classes"):
+        check_datasets(cfg)
+    cfg.MODEL.MASK_ON = False
+    with pytest.raises(ValueError, match="MODEL.MASK_ON must be True with MODEL.META_ARCHITECTURE 'DerivedPanopticFPN'"):
+        check_values(cfg)
+
+
+def test_expected_results_of_a_derived_pathfinder_model_are_taken(derived):
+    cfg = config(test="pathfinder_14_test")
+    cfg.TEST.EXPECTED_RESULTS = [["pathfinder", "IoU", 0.8, 0.1]]
+    with pytest.raises(ValueError, match="a task must be one of panoptic_seg"):
+        check_expected_results(cfg)
+    cfg.MODEL.META_ARCHITECTURE = derived(PathfinderNet)
+    check_expected_results(cfg)
+
+
+@pytest.mark.parametrize(
+    "architecture, name, key",
+    [
+        ("GeneralizedRCNN", "boxes", "ROI_HEADS"),
+        ("RetinaNet", "boxes", "RETINANET"),
+        ("RetinaNet", "tiny", "RETINANET"),
+        ("SemanticSegmentor", "maps", "SEM_SEG_HEAD"),
+    ],
+)
+def test_A3_a_model_of_other_classes_is_not_scored(sets, architecture, name, key):
+    """Detectron2 drops pixels that are taken for a class beyond the set's, and stops at such boxes after training."""
+    cfg = config(name, name)
+    cfg.MODEL.META_ARCHITECTURE, cfg.MODEL.MASK_ON = architecture, architecture == "GeneralizedRCNN"
+    cfg.MODEL[key].NUM_CLASSES = 3
+    check_datasets(cfg)
+    cfg.MODEL[key].NUM_CLASSES = 4
+    with pytest.raises(ValueError, match=f"MODEL.{key}.NUM_CLASSES is 4, but '{name}' has 3"):
+        build_test_loader(cfg, name)
+
+
+def test_proposals_have_no_classes(sets):
+    cfg = config("boxes", "boxes")
+    cfg.MODEL.META_ARCHITECTURE, cfg.MODEL.ROI_HEADS.NUM_CLASSES = "ProposalNetwork", 80
+    check_datasets(cfg)
+
+
+@pytest.mark.parametrize("name, field", [("maps", "ignore_label"), ("maps", "stuff_classes"), ("boxes", "thing_classes")])
+def test_A2_metadata_that_scoring_needs_are_named(sets, name, field):
+    cfg = config(name, name)
+    cfg.MODEL.META_ARCHITECTURE = "SemanticSegmentor" if name == "maps" else "GeneralizedRCNN"
+    records = DatasetCatalog.get(name)
+    DatasetCatalog.remove(name)
+    DatasetCatalog.register(name, lambda: records)
+    delattr(MetadataCatalog.get(name), field)
+    with pytest.raises(ValueError, match=f"'{name}' lacks the metadata {field}"):
+        check_datasets(cfg)
+
+
+def test_label_maps_are_due_where_a_semantic_model_trains(sets):
+    cfg = config("boxes", "maps")
+    cfg.MODEL.META_ARCHITECTURE, cfg.MODEL.MASK_ON = "SemanticSegmentor", False
+    with pytest.raises(ValueError, match="'boxes': 1 of 1 images have no label map"):
+        build_train_loader(cfg, seed=0)
+
+
+@pytest.mark.parametrize("mask", [None, []])
+def test_masks_are_due_where_they_are_trained(sets, mask):
+    edit_json(Path(sets.instances_json), lambda content: content["annotations"][0].update(segmentation=mask))
+    cfg = config("boxes", "boxes")
+    cfg.MODEL.META_ARCHITECTURE = "GeneralizedRCNN"
+    with pytest.raises(ValueError, match="photo1.png has no mask; give it one, or set MODEL.MASK_ON False"):
+        build_train_loader(cfg, seed=0)
