@@ -4,7 +4,7 @@ import multiprocessing
 import os
 
 import torch
-from detectron2.engine import HookBase
+from detectron2.engine import HookBase, hooks
 from detectron2.utils.events import get_event_storage
 
 from rfpn.layers import RecurrentLayer
@@ -50,6 +50,16 @@ class ProcessStatistics(HookBase):
             storage = get_event_storage()
             for name, value in process_statistics().items():
                 storage.put_scalar(f"process/{name}", value, smoothing_hint=False)
+
+
+class PreciseBN(hooks.PreciseBN):
+    """Detectron2's, each time with the first samples of the run's stream, so that a run that was resumed takes the same."""
+
+    def update_stats(self):
+        """Estimate the running statistics of batch norms from ``TEST.PRECISE_BN.NUM_ITER`` batches."""
+        self._data_loader.batch_sampler.seek(self.trainer.seed, 0)
+        self._data_iter = None
+        super().update_stats()
 
 
 def process_statistics() -> dict[str, float]:

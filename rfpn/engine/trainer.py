@@ -6,7 +6,7 @@ import weakref
 
 import torch
 from detectron2.config import CfgNode
-from detectron2.engine import DefaultTrainer, TrainerBase
+from detectron2.engine import DefaultTrainer, TrainerBase, hooks
 from detectron2.engine.defaults import create_ddp_model
 from detectron2.utils import comm
 
@@ -15,7 +15,7 @@ from rfpn.data.build import build_test_loader, build_train_loader, check_dataset
 from rfpn.data.files import whole_file
 from rfpn.engine.checkpoint import Checkpointer, cut_log
 from rfpn.engine.freeze import train_only
-from rfpn.engine.hooks import ProcessStatistics, RecurrentDiagnostics
+from rfpn.engine.hooks import PreciseBN, ProcessStatistics, RecurrentDiagnostics
 from rfpn.engine.image_hook import PredictionImages
 from rfpn.engine.optimizer import build_optimizer
 from rfpn.engine.step import TrainStep
@@ -72,11 +72,14 @@ class Trainer(DefaultTrainer):
 
     def build_hooks(self) -> list:
         """Detectron2's hooks; first, scalars of recurrent layers; before the writers, of the process, and pictures."""
-        hooks = super().build_hooks()
+        found = super().build_hooks()
+        for i, hook in enumerate(found):
+            if isinstance(hook, hooks.PreciseBN):
+                found[i] = PreciseBN(hook._period, hook._model, hook._data_loader, hook._num_iter)
         if not comm.is_main_process():
-            return hooks
+            return found
         # evaluation leaves its own values in the layers
-        return [RecurrentDiagnostics(), *hooks[:-1], ProcessStatistics(), PredictionImages(self.cfg), hooks[-1]]
+        return [RecurrentDiagnostics(), *found[:-1], ProcessStatistics(), PredictionImages(self.cfg), found[-1]]
 
     def resume_or_load(self, resume: bool = True) -> None:
         """Go on from the last checkpoint in ``OUTPUT_DIR``, or load ``MODEL.WEIGHTS`` alone and start anew.

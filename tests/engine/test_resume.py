@@ -7,13 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from rfpn.engine.checkpoint import cut_log
 from rfpn.engine.setup import load_cfg
 from rfpn.engine.trainer import Trainer
-from tests.analysis.tiny_runs import CONTOURS, SMALL
+from tests.analysis.tiny_runs import CONTOURS, SCENES, SMALL
 
 JOB = Path(__file__).with_name("killed_runs.py")
 # what a run's own process tells, not its training
@@ -133,3 +134,24 @@ def test_a_log_is_cut_where_the_run_goes_on(tmp_path, tail, kept):
     cut_log(str(path), 20)
     assert path.read_text() == "".join(whole.splitlines(keepends=True)[:kept])
     cut_log(str(tmp_path / "missing.json"), 20)
+
+
+@pytest.mark.usefixtures("scenes")
+def test_precise_statistics_are_the_same_after_resuming(tmp_path):
+    """A random seed, which the checkpoint keeps, and three samples in batches of two: the stream's second batch is another."""
+
+    def train(name, iterations, resume=False):
+        options = "MODEL.DEVICE cpu MODEL.RESNETS.NORM BN SOLVER.IMS_PER_BATCH 2 SOLVER.MAX_ITER 4 SEED -1 TEST.EVAL_PERIOD 2".split()
+        options += "TEST.PRECISE_BN.ENABLED True TEST.PRECISE_BN.NUM_ITER 1 DATASETS.TEST ()".split()
+        torch.manual_seed(0)
+        np.random.seed(0 if not resume else 1)
+        sets = ["DATASETS.TRAIN", "('tiny_scenes',)", "OUTPUT_DIR", str(tmp_path / name)]
+        trainer = Trainer(load_cfg(str(SCENES), [*options, *sets]))
+        trainer.resume_or_load(resume)
+        trainer.max_iter = iterations
+        trainer.train()
+        return trainer.model.state_dict()
+
+    whole = train("whole", 4)
+    train("stopped", 2)
+    assert_equal(whole, train("stopped", 4, resume=True))
