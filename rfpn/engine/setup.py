@@ -1,6 +1,8 @@
 """From command-line arguments to a checked, frozen config."""
 
 import contextlib
+import errno
+import fcntl
 import logging
 import os
 import shutil
@@ -35,7 +37,7 @@ def setup(args) -> CfgNode:
 
     Raises:
         OSError: a config or weights file is missing, or OUTPUT_DIR cannot be made. KeyError: an unknown key.
-        ValueError: a value out of range.
+        ValueError: a value out of range, or another training is at work in OUTPUT_DIR.
     """
     cfg = load_cfg(args.config_file, args.opts)
     # a resumed run needs nothing but its own checkpoint
@@ -44,8 +46,11 @@ def setup(args) -> CfgNode:
     check_expected_results(cfg)
     cfg.freeze()
     make_output_dir(cfg)
-    with name_full_disk(cfg.OUTPUT_DIR), _kept_record(cfg.OUTPUT_DIR, args.eval_only):
-        default_setup(cfg, args)
+    with name_full_disk(cfg.OUTPUT_DIR):
+        if comm.is_main_process() and not args.eval_only:
+            claim(cfg.OUTPUT_DIR)
+        with _kept_record(cfg.OUTPUT_DIR, args.eval_only):
+            default_setup(cfg, args)
     logger = setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank(), name="rfpn")
     if args.resume and not args.eval_only:
         changed, restored = changed_keys(cfg)
@@ -166,3 +171,18 @@ def make_output_dir(cfg: CfgNode) -> None:
         raise OSError(f"OUTPUT_DIR {path!r} cannot be made: {error.strerror}") from None
     if not os.access(path, os.W_OK | os.X_OK):
         raise PermissionError(f"OUTPUT_DIR {path!r} cannot be written to")
+
+
+def claim(folder: str) -> None:
+    """Keep other trainings out of a folder as long as this process lives. Raises ValueError where one is at work there."""
+    # left open: the system lets go of the lock when this process ends, however it does; worker processes never have it
+    lock = os.open(os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        # others come from file systems without locks
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            raise ValueError(
+                f"OUTPUT_DIR {os.path.abspath(folder)} is in use: another training writes its checkpoints there; end it, or "
+                "give this one another OUTPUT_DIR"
+            ) from None

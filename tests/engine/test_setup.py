@@ -1,6 +1,8 @@
 """Configurations are checked as they are read; a run's record is that of its training, whatever is started beside it."""
 
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -152,6 +154,23 @@ def start(contours, tmp_path, monkeypatch):
         return trainer
 
     return run
+
+
+def test_two_trainings_are_not_let_into_one_folder(start, tmp_path):
+    """Each would overwrite the checkpoints of the other. What was killed is no hindrance, nor is an evaluation one."""
+    code = f"from rfpn.engine.setup import claim; claim({str(tmp_path / 'run')!r}); print(1, flush=True); input()"
+    start()
+    (tmp_path / "run" / ".lock").unlink()
+    other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert other.stdout.readline() == b"1\n"
+        with pytest.raises(ValueError, match=f"OUTPUT_DIR {tmp_path / 'run'} is in use: another training"):
+            start(resume=True)
+        start(eval_only=True)
+    finally:
+        other.kill()
+        other.communicate()
+    start(resume=True)
 
 
 def record(tmp_path, name="config.yaml") -> str | None:
