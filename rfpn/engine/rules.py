@@ -16,6 +16,8 @@ from rfpn.modeling.norms import check_norm_names
 
 _COUNT = Range(1, math.inf, whole=True)
 _PIXELS = Range(1, 100_000, whole=True)
+_SHARE = Range(0, 1)
+_NUMBER = Range(0, sys.float_info.max)
 # 0: no resizing
 _EDGE = Range(0, 100_000, whole=True)
 # where Detectron2 stumbles late or without a name, or where a slip of the keyboard would fill the memory
@@ -23,7 +25,7 @@ _RULES = {
     # numpy takes 32 bits, and each process adds its number
     "SEED": Range(-math.inf, 2**32 - 2**16, whole=True),
     "DATALOADER.NUM_WORKERS": Range(0, 1024, whole=True),
-    "DATALOADER.REPEAT_THRESHOLD": Range(0, 1),
+    "DATALOADER.REPEAT_THRESHOLD": _SHARE,
     "INPUT.CROP.TYPE": ("relative_range", "relative", "absolute", "absolute_range"),
     "INPUT.FORMAT": ("BGR", "RGB", "L", "YUV-BT.601"),
     "INPUT.MAX_SIZE_TEST": _PIXELS,
@@ -36,25 +38,36 @@ _RULES = {
     "MODEL.PATHFINDER.FEEDFORWARD_LAYERS": Range(1, 1000, whole=True),
     "MODEL.RECURRENT.KERNEL_SIZE": Range(0, 255, whole=True),
     "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION": _COUNT,
+    "MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE": _COUNT,
+    "MODEL.ROI_HEADS.POSITIVE_FRACTION": _SHARE,
     "MODEL.ROI_MASK_HEAD.POOLER_RESOLUTION": _COUNT,
+    "MODEL.RPN.BATCH_SIZE_PER_IMAGE": _COUNT,
+    "MODEL.RPN.POSITIVE_FRACTION": _SHARE,
     "MODEL.RPN.POST_NMS_TOPK_TEST": _COUNT,
     "MODEL.RPN.POST_NMS_TOPK_TRAIN": _COUNT,
     "MODEL.RPN.PRE_NMS_TOPK_TEST": _COUNT,
     "MODEL.RPN.PRE_NMS_TOPK_TRAIN": _COUNT,
+    "MODEL.SEM_SEG_HEAD.COMMON_STRIDE": (1, 2, 4, 8, 16, 32, 64, 128),
     "MODEL.SEM_SEG_HEAD.CONVS_DIM": _COUNT,
     "SOLVER.ACCUMULATE": Range(1, 10_000, whole=True),
     "SOLVER.AMP.DTYPE": tuple(DTYPES),
-    "SOLVER.BASE_LR": Range(0, sys.float_info.max),
+    "SOLVER.BASE_LR": _NUMBER,
+    "SOLVER.BIAS_LR_FACTOR": _NUMBER,
     "SOLVER.CHECKPOINT_PERIOD": _COUNT,
     "SOLVER.CLIP_GRADIENTS.CLIP_TYPE": ("value", "norm"),
+    "SOLVER.GAMMA": _NUMBER,
     "SOLVER.IMS_PER_BATCH": _COUNT,
     "SOLVER.LR_SCHEDULER_NAME": ("WarmupMultiStepLR", "WarmupCosineLR", "WarmupStepWithFixedGammaLR"),
     "SOLVER.MAX_ITER": _COUNT,
+    "SOLVER.MOMENTUM": _NUMBER,
     "SOLVER.OPTIMIZER": OPTIMIZERS,
     "SOLVER.REFERENCE_WORLD_SIZE": Range(0, math.inf, whole=True),
     "SOLVER.SKIP_NONFINITE": Range(0, math.inf, whole=True),
+    "SOLVER.WARMUP_FACTOR": _NUMBER,
+    "SOLVER.WARMUP_ITERS": Range(0, math.inf, whole=True),
     "SOLVER.WARMUP_METHOD": ("linear", "constant"),
-    "SOLVER.WEIGHT_DECAY": Range(0, sys.float_info.max),
+    "SOLVER.WEIGHT_DECAY": _NUMBER,
+    "SOLVER.WEIGHT_DECAY_NORM": _NUMBER,
     "TEST.PQ_WORKERS": Range(1, 1024, whole=True),
 }
 # what serves none of the models here
@@ -95,6 +108,8 @@ def check_values(cfg: CfgNode) -> None:
     for key in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD"):
         if len(values[key]) != channels:
             raise ValueError(f"{key} must have {channels} value(s) with INPUT.FORMAT {cfg.INPUT.FORMAT}, got {values[key]}")
+    if 0 in cfg.MODEL.PIXEL_STD:
+        raise ValueError(f"MODEL.PIXEL_STD, which pictures are divided by, must not be 0, got {cfg.MODEL.PIXEL_STD}")
 
 
 def _check_pictures(node: CfgNode) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import traceback
 import weakref
 
 import torch
@@ -151,6 +152,21 @@ class Trainer(DefaultTrainer):
             f"the last checkpoint in {os.path.abspath(self.cfg.OUTPUT_DIR)} cannot be resumed, {reason}; start anew with "
             "MODEL.WEIGHTS set to it, without --resume"
         )
+
+    @classmethod
+    def build_model(cls, cfg):
+        """The model. Raises ValueError with the place where Detectron2 stumbles over keys that it does not check."""
+        try:
+            return super().build_model(cfg)
+        except (ArithmeticError, AssertionError, IndexError, KeyError) as error:
+            # of a registry, which says what it misses
+            if isinstance(error, KeyError) and " " in str(error):
+                raise
+            place, found = traceback.extract_tb(error.__traceback__)[-1], f"{type(error).__name__} {error}".strip()
+            raise ValueError(
+                f"the keys below MODEL do not make a model: {found} in {os.path.basename(place.filename)}, line {place.lineno}: "
+                f"{place.line}"
+            ) from error
 
     @classmethod
     def build_optimizer(cls, cfg, model):

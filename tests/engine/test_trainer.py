@@ -77,3 +77,18 @@ def test_norms_that_stop_at_no_roi_are_refused_whatever_their_name(tmp_path, nor
     overrides = "MODEL.ROI_MASK_HEAD.NORM", norm
     with pytest.raises(ValueError, match=f"MODEL.ROI_MASK_HEAD.NORM {norm} cannot train") if refused else nullcontext():
         build(tmp_path, *overrides)
+
+
+@pytest.mark.parametrize(
+    "key, value, words",
+    [
+        ("MODEL.ROI_HEADS.IN_FEATURES", ["p7"], "KeyError 'p7' in roi_heads.py, line .*input_shape"),
+        ("MODEL.RPN.IOU_THRESHOLDS", [0.5], r"AssertionError in matcher.py, line .*: assert len\(labels\) == len\(thresholds\)"),
+        ("MODEL.BACKBONE.NAME", "foo", "No object named 'foo' found in 'BACKBONE' registry"),
+    ],
+)
+def test_keys_that_detectron2_does_not_check_give_one_line(key, value, words):
+    cfg = load_cfg(str(SCENES), ["MODEL.DEVICE", "cpu", key, value])
+    with pytest.raises((KeyError, ValueError), match=words) as caught:
+        Trainer.build_model(cfg)
+    assert " " in str(caught.value)
