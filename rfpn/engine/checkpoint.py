@@ -14,9 +14,11 @@ from detectron2.config import CfgNode
 from detectron2.utils.file_io import PathManager
 from torch import Tensor, nn
 
+from rfpn.engine.convert import is_released
 from rfpn.engine.safe_pickle import load_arrays, load_tensors
 
 _PARTIAL = ".partial"
+_RELEASED = "its names are those of the paper's released code, which tools/convert_checkpoint.py rewrites"
 
 
 class Checkpointer(DetectionCheckpointer):
@@ -84,7 +86,10 @@ class Checkpointer(DetectionCheckpointer):
         # not from those missing: Detectron2 leaves out constants there
         loaded = given - len(self.incompatible.unexpected_keys) - len(self.incompatible.incorrect_shapes)
         self.foreign = len(self.incompatible.unexpected_keys) == given > 0
-        logging.getLogger("rfpn").info("weights: loaded %d of %d tensors; %s", loaded, total, self.summary())
+        logger = logging.getLogger("rfpn")
+        logger.info("weights: loaded %d of %d tensors; %s", loaded, total, self.summary())
+        if is_released(self.incompatible.unexpected_keys):
+            logger.warning("the mask head is not loaded: %s", _RELEASED)
         return self.incompatible
 
     def summary(self) -> str:
@@ -141,8 +146,10 @@ def check_complete(checkpointer: Checkpointer, allow_missing: bool) -> None:
     if checkpointer.incompatible is None:
         lack = "MODEL.WEIGHTS names no file"
     else:
-        missing = checkpointer.incompatible.missing_keys
+        missing, unexpected, _ = checkpointer.incompatible
         lack = missing and f"{_count('missing', missing)} in MODEL.WEIGHTS"
+        if lack and is_released(unexpected):
+            lack += f" ({_RELEASED})"
     if lack and not allow_missing:
         raise ValueError(
             f"{lack}: evaluating random weights is refused; set MODEL.ALLOW_MISSING_WEIGHTS True to do it all the same"

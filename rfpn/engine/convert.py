@@ -1,5 +1,7 @@
 """The paper's released checkpoints, rewritten in this project's names."""
 
+from typing import Iterable
+
 from torch import Tensor, nn
 
 from rfpn.layers.released import cell_state_dict
@@ -11,9 +13,9 @@ _CELLS = ("recurrent.", "mask_fcn_rnn.")
 _HEAD_NAMES = {"horizontal_norm": "norm", "deconv": "deconv", "predictor": "predictor"}
 
 
-def is_released(state: dict[str, Tensor]) -> bool:
-    """Whether a state dict names a mask head as the released code does, with or without a ``module.`` prefix."""
-    return any(name.startswith((HEAD + _CELLS[1], HEAD + "horizontal_norm")) for name in _without_module(state))
+def is_released(names: Iterable[str]) -> bool:
+    """Whether some tensors' names are those of the released code's mask head, with or without a ``module.`` prefix."""
+    return any(name.removeprefix("module.").startswith((HEAD + _CELLS[1], HEAD + "horizontal_norm")) for name in names)
 
 
 def convert_released(state: dict[str, Tensor], head: HGRUMaskHead) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rfpn.engine.checkpoint import Checkpointer
+from rfpn.engine.checkpoint import Checkpointer, check_complete
 from rfpn.layers.released import _GALA_HGRU
 from tests.analysis.tiny_runs import SCENES, build
 
@@ -51,6 +51,19 @@ def test_a_released_checkpoint_becomes_the_models_own(weights, tmp_path, kind, p
     checkpointer = Checkpointer(build(SCENES)[1])
     checkpointer.load(str(target))
     assert not any(checkpointer.incompatible)
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_a_released_checkpoint_given_as_weights_says_what_converts_it(weights, tmp_path, caplog, prefix):
+    """Training would start with a random mask head."""
+    path = tmp_path / "released.pth"
+    torch.save({prefix + name: value for name, value in weights[1].items()}, path)
+    checkpointer = Checkpointer(build(SCENES)[1])
+    with caplog.at_level("WARNING", logger="rfpn"):
+        checkpointer.load(str(path))
+    assert "the mask head is not loaded: " in caplog.text and "tools/convert_checkpoint.py rewrites" in caplog.text
+    with pytest.raises(ValueError, match="missing .*released code, which tools/convert_checkpoint.py rewrites"):
+        check_complete(checkpointer, allow_missing=False)
 
 
 @pytest.mark.parametrize(
