@@ -19,6 +19,7 @@ from rfpn.engine.freeze import train_only
 from rfpn.engine.hooks import PreciseBN, ProcessStatistics, RecurrentDiagnostics
 from rfpn.engine.image_hook import PredictionImages
 from rfpn.engine.optimizer import build_optimizer
+from rfpn.engine.rules import check_values
 from rfpn.engine.step import TrainStep
 from rfpn.evaluation import build_evaluator
 from rfpn.modeling.norms import check_norms
@@ -42,6 +43,8 @@ class Trainer(DefaultTrainer):
         _check_scaling(cfg)
         self._record = cfg.dump()
         cfg = self.auto_scale_workers(cfg, comm.get_world_size())
+        # periods and iterations may have become 0
+        check_values(cfg)
         check_norms(cfg)
         for name in (*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST):
             check_kind(name, cfg)

@@ -44,6 +44,12 @@ def test_a_batch_that_does_not_scale_is_named(tmp_path):
         build(tmp_path, "SOLVER.IMS_PER_BATCH", 4, "SOLVER.REFERENCE_WORLD_SIZE", 10)
 
 
+def test_a_period_that_scales_to_nothing_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("detectron2.utils.comm.get_world_size", lambda: 4)
+    with pytest.raises(ValueError, match="SOLVER.CHECKPOINT_PERIOD must be at least 1, got 0"):
+        build(tmp_path, "SOLVER.CHECKPOINT_PERIOD", 1, "SOLVER.REFERENCE_WORLD_SIZE", 1, "SOLVER.MAX_ITER", 40)
+
+
 def test_a_run_in_the_folder_of_another_says_so(folder, tmp_path, caplog):
     for place, said in ((folder, True), (tmp_path, False)):
         with caplog.at_level(logging.WARNING, logger="rfpn"):
