@@ -168,7 +168,8 @@ def _is_file_name(value) -> bool:
     return bool(os.path.basename(value)) and ".." not in value.replace("\\", "/").split("/")
 
 
-def _is_box(value) -> bool:
+def is_box(value) -> bool:
+    """Whether a JSON's value is a box: four finite numbers."""
     numbers = isinstance(value, list) and len(value) == 4 and all(type(v) in (int, float) for v in value)
     return numbers and all(map(math.isfinite, value))
 
@@ -215,6 +216,6 @@ _INSTANCE = {
     "id": _ID,
     "image_id": _ID,
     "category_id": _integer(0, 2**31 - 1),
-    "bbox": (_is_box, "four finite numbers"),
+    "bbox": (is_box, "four finite numbers"),
     "iscrowd": _FLAG,
 }

@@ -5,7 +5,7 @@ import os
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
-from rfpn.data.annotations import read_panoptic_json, split_categories
+from rfpn.data.annotations import is_box, read_panoptic_json, split_categories
 from rfpn.data.files import read_json
 
 PREPARE_COMMAND = "`python datasets/prepare_coco_panoptic.py --root <folder> --splits <split>`"
@@ -36,7 +36,7 @@ def check_scored_instances(dataset_name: str, records: list, *, masks: bool) -> 
         records: of the set. masks: masks are scored too.
 
     Raises:
-        ValueError: naming the file and the first image that is not in it, or annotation without a mask.
+        ValueError: naming the file and the first image that is not in it, or annotation without a box or mask.
     """
     metadata = MetadataCatalog.get(dataset_name)
     path = metadata.get("json_file")
@@ -48,13 +48,16 @@ def check_scored_instances(dataset_name: str, records: list, *, masks: bool) -> 
     for record in records:
         if record["image_id"] not in known:
             raise ValueError(f"{path}: image {record['image_id']} of '{dataset_name}' is not among its images; scoring needs it")
-    for annotation in content["annotations"] if masks else ():
+    # sets whose truth is kept back have none
+    for annotation in content.get("annotations", ()):
+        where = f"{path}: annotation {annotation.get('id')}"
+        if not is_box(annotation.get("bbox")):
+            raise ValueError(f"{where} has no 'bbox' of four finite numbers; scoring needs it")
         mask = annotation.get("segmentation")
         # x and y of three points
-        if not mask or (isinstance(mask, list) and any(len(polygon) < 6 for polygon in mask)):
+        if masks and (not mask or (isinstance(mask, list) and any(len(polygon) < 6 for polygon in mask))):
             raise ValueError(
-                f"{path}: annotation {annotation.get('id')} has no mask, or a polygon of fewer than three points; "
-                "give it one, or set MODEL.MASK_ON False"
+                f"{where} has no mask, or a polygon of fewer than three points; give it one, or set MODEL.MASK_ON False"
             )
 
 

@@ -3,15 +3,19 @@
 from pathlib import Path
 
 import pytest
+import torch
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.data.datasets import register_coco_instances
 from detectron2.modeling import META_ARCH_REGISTRY, GeneralizedRCNN, PanopticFPN
+from detectron2.structures import Boxes, Instances
 
 from rfpn.data.architectures import descends, scored_outputs
 from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
+from rfpn.data.check import check_scored_instances
 from rfpn.data.panoptic import register_panoptic_folder
 from rfpn.data.semantic import prepare_split, split_of_folder
 from rfpn.engine.rules import check_expected_results, check_values
+from rfpn.evaluation import build_evaluator
 from rfpn.modeling import PathfinderNet
 from tests.data.test_build import config
 from tests.data.tiny_panoptic import edit_json, mixed_layouts, write_set
@@ -127,3 +131,24 @@ def test_masks_are_due_where_they_are_trained(sets, mask):
     cfg.MODEL.META_ARCHITECTURE = "GeneralizedRCNN"
     with pytest.raises(ValueError, match="photo1.png has no mask; give it one, or set MODEL.MASK_ON False"):
         build_train_loader(cfg, seed=0)
+
+
+@pytest.mark.parametrize("box", [None, [0, 0, 5], [0, 0, 5, "5"]])
+def test_A2_boxes_are_due_where_they_are_scored(sets, box):
+    edit_json(Path(sets.instances_json), lambda content: content["annotations"][1].update(bbox=box))
+    with pytest.raises(ValueError, match="instances_train.json: annotation 2 has no 'bbox' of four finite numbers"):
+        check_scored_instances("boxes", [], masks=False)
+
+
+def test_a_set_whose_truth_is_kept_back_gives_predictions_alone(sets, tmp_path):
+    edit_json(Path(sets.instances_json), lambda content: content.pop("annotations"))
+    cfg = config("boxes", "boxes")
+    cfg.MODEL.META_ARCHITECTURE, cfg.OUTPUT_DIR = "GeneralizedRCNN", str(tmp_path)
+    assert len(build_test_loader(cfg, "boxes")) == 2
+    evaluator = build_evaluator(cfg, "boxes")
+    evaluator.reset()
+    records = DatasetCatalog.get("boxes")
+    instances = Instances((48, 64), pred_boxes=Boxes(torch.zeros(0, 4)), scores=torch.zeros(0), pred_classes=torch.zeros(0))
+    evaluator.process(records, [{"instances": instances}] * 2)
+    assert evaluator.evaluate() == {}
+    assert (tmp_path / "inference" / "coco_instances_results.json").read_text() == "[]"
