@@ -118,12 +118,11 @@ def _checked(gt: dict, gt_folder: str) -> tuple:
         first = crowds.get(segment["category_id"]) if segment["iscrowd"] else None
         if first is not None:
             merged = ids.copy() if merged is None else merged
-            merged[merged == segment["id"]] = first["id"]
-            first["area"] += area
+            merged[merged == segment["id"]] = first
             continue
         segments.append({**segment, "area": area})
         if segment["iscrowd"]:
-            crowds[segment["category_id"]] = segments[-1]
+            crowds[segment["category_id"]] = segment["id"]
     return {**gt, "segments_info": segments}, wrong, merged
 
 
