@@ -50,7 +50,8 @@ def test_what_fits_is_what_pycocotools_reads_alike():
     assert accepted > 0
 
 
-@pytest.mark.parametrize("counts", [b"", b"0", b"o", b"\x7f", b"PPPPPPPP0", "\u00e9", None, 5, [1, 2]])
+# the last holds runs of 20 and of -4 pixels
+@pytest.mark.parametrize("counts", [b"", b"0", b"o", b"\x7f", b"PPPPPPPP0", "\u00e9", None, 5, [1, 2], b"d0L"])
 def test_damaged_counts_do_not_fit(counts):
     assert not fits({"size": [4, 4], "counts": counts}, (4, 4))
     assert not fits({"counts": b"`0"}, (4, 4))
