@@ -102,6 +102,13 @@ def test_A10_image_without_instances_has_all_fields(records, mask_format):
     assert len(instances[torch.zeros(0, dtype=torch.int64)].gt_masks) == 0
 
 
+def test_A10_image_of_crowds_alone_has_all_fields(records):
+    for annotation in records[0]["annotations"]:
+        annotation["iscrowd"] = 1
+    instances = mapper()(records[0])["instances"]
+    assert len(instances) == len(instances.gt_masks) == len(instances.gt_boxes) == 0
+
+
 @pytest.mark.parametrize("recompute_boxes", [False, True])
 def test_A10_crop_that_removes_all_instances(records, recompute_boxes):
     crop = T.CropTransform(0, 40, 16, 8)
