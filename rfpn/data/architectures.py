@@ -30,8 +30,13 @@ def descends(architecture: str, *ancestors: str) -> bool:
     return not set(ancestors).isdisjoint(_lineage(architecture))
 
 
+def given_outputs(architecture: str) -> set:
+    """Those of "sem_seg", "instances", their "masks" and "panoptic_seg" that models of a ``MODEL.META_ARCHITECTURE`` give."""
+    return next((_OUTPUTS[name] for name in _lineage(architecture) if name in _OUTPUTS), _OUTPUTS["PanopticFPN"])
+
+
 def scored_outputs(dataset_name: str, architecture: str) -> set:
-    """Those of a model's outputs "sem_seg", "instances", their "masks" and "panoptic_seg" that evaluation scores on a set.
+    """Those of :func:`given_outputs` that evaluation scores on a set.
 
     Args:
         architecture: ``MODEL.META_ARCHITECTURE``.
@@ -45,7 +50,7 @@ def scored_outputs(dataset_name: str, architecture: str) -> set:
     # a set of stuff alone has no instances to score
     if metadata.get("thing_classes") == []:
         outputs = outputs - {"instances", "masks"}
-    outputs = outputs & next((_OUTPUTS[name] for name in _lineage(architecture) if name in _OUTPUTS), outputs)
+    outputs = outputs & given_outputs(architecture)
     if not outputs:
         raise ValueError(
             f"data set {dataset_name}: no evaluator for evaluator_type {kind!r} with MODEL.META_ARCHITECTURE {architecture!r}"

@@ -7,7 +7,7 @@ from numbers import Real
 from detectron2.config import CfgNode
 
 from rfpn.config import flatten, get_cfg
-from rfpn.data.architectures import descends
+from rfpn.data.architectures import descends, given_outputs
 from rfpn.engine.optimizer import OPTIMIZERS
 from rfpn.engine.step import DTYPES
 from rfpn.evaluation import TASKS
@@ -72,8 +72,17 @@ _RULES = {
 }
 # what serves none of the models here
 _OFF = {"MODEL.KEYPOINT_ON": "keypoints", "TEST.AUG.ENABLED": "test-time augmentation"}
-# of TASKS, what evaluations of a Pathfinder model give; other models give all but its own
+# of TASKS, what evaluations of a Pathfinder model give
 _PATHFINDER_TASKS = ("pathfinder", "convergence")
+# of the others, what a model must give for them; those that are not listed ask for nothing
+_NEEDED = {
+    "panoptic_seg": "panoptic_seg",
+    "texture_conflict": "panoptic_seg",
+    "no_texture_conflict": "panoptic_seg",
+    "segm": "masks",
+    "bbox": "instances",
+    "sem_seg": "sem_seg",
+}
 
 
 def check_values(cfg: CfgNode) -> None:
@@ -133,8 +142,11 @@ def _check_pictures(node: CfgNode) -> None:
 def check_expected_results(cfg: CfgNode) -> None:
     """Raise ValueError where the scores of an evaluation could not be compared with TEST.EXPECTED_RESULTS."""
     expected = cfg.TEST.EXPECTED_RESULTS
-    contours = descends(cfg.MODEL.META_ARCHITECTURE, "PathfinderNet")
-    tasks = _PATHFINDER_TASKS if contours else tuple(task for task in TASKS if task != "pathfinder")
+    architecture = cfg.MODEL.META_ARCHITECTURE
+    given = {None, *given_outputs(architecture)}
+    tasks = tuple(task for task in TASKS if task != "pathfinder" and _NEEDED.get(task) in given)
+    if descends(architecture, "PathfinderNet"):
+        tasks = _PATHFINDER_TASKS
     for row in expected:
         if not (isinstance(row, (list, tuple)) and len(row) == 4 and isinstance(row[1], str)):
             raise ValueError(f"TEST.EXPECTED_RESULTS must be a list of [task, metric, score, tolerance], got {row!r} in it")

@@ -106,15 +106,18 @@ def test_values_at_the_ends_are_taken(overrides):
 @pytest.mark.parametrize(
     "sets, expected",
     [
-        (1, [["panoptic_seg", 50.0]]),
+        (1, [["bbox", 50.0]]),
         (1, ["PQ"]),
-        (2, [["panoptic_seg", "PQ", 50.0, 1.0]]),
+        (2, [["bbox", "AP", 50.0, 1.0]]),
         (1, [["panoptic", "PQ", 50.0, 1.0]]),
+        # the default architecture detects, and labels no stuff
+        (1, [["panoptic_seg", "PQ", 50.0, 1.0]]),
+        (1, [["sem_seg", "mIoU", 50.0, 1.0]]),
         (1, [["pathfinder", "IoU", 0.5, 0.1]]),
-        (1, [["panoptic_seg", 3, 50.0, 1.0]]),
-        (1, [["panoptic_seg", "PQ", "50", 1.0]]),
-        (1, [["panoptic_seg", "PQ", 50.0, None]]),
-        (1, [["panoptic_seg", "PQ", math.nan, 1.0]]),
+        (1, [["bbox", 3, 50.0, 1.0]]),
+        (1, [["bbox", "AP", "50", 1.0]]),
+        (1, [["bbox", "AP", 50.0, None]]),
+        (1, [["bbox", "AP", math.nan, 1.0]]),
     ],
 )
 def test_expected_results_that_cannot_be_compared_are_refused(sets, expected):
@@ -123,7 +126,7 @@ def test_expected_results_that_cannot_be_compared_are_refused(sets, expected):
         check_expected_results(cfg)
 
 
-@pytest.mark.parametrize("task", ["panoptic_seg", "pathfinder"])
+@pytest.mark.parametrize("task", ["panoptic_seg", "segm", "bbox", "sem_seg", "texture_conflict", "convergence", "pathfinder"])
 def test_expected_results_that_can_be_compared_are_taken(task):
     architecture = "PathfinderNet" if task == "pathfinder" else "PanopticFPN"
     overrides = ["MODEL.META_ARCHITECTURE", architecture, "MODEL.MASK_ON", True, "DATASETS.TEST", ("one",)]
