@@ -90,6 +90,13 @@ def test_scores_are_of_what_the_model_gives(cfg, tmp_path, monkeypatch, architec
     assert tasks is None or evaluator._evaluators[0]._tasks == tasks
 
 
+def test_masks_are_scored_where_the_model_has_them(cfg, tmp_path, monkeypatch):
+    monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))
+    name = registered(tmp_path / "boxes_alone", CATEGORIES, mixed_layouts())
+    cfg.MODEL.META_ARCHITECTURE, cfg.MODEL.MASK_ON = "GeneralizedRCNN", False
+    assert build_evaluator(cfg, name)._evaluators[0]._tasks == ("bbox",)
+
+
 def test_proposals_are_scored(cfg, tmp_path, monkeypatch):
     monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))
     name = registered(tmp_path / "proposals", CATEGORIES, mixed_layouts())

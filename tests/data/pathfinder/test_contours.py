@@ -41,6 +41,17 @@ def test_second_contour_starts_27_pixels_from_the_marker():
         assert np.hypot(*(tips[1] - tips[0])) == pytest.approx(27)
 
 
+def test_the_target_is_the_contour_that_grows_first_in_half_of_the_samples():
+    """The first starts in the middle three fifths of the window, and the second may start outside of them."""
+    settings, drawn = scenes(6, count=400, distractors=0)
+    low, high = settings.window / 5, 4 * settings.window / 5
+    starts = np.array([[points(scene.dashes[k], settings)[0] for k in (0, 6)] for scene in drawn])
+    outside = ((starts < low - 1e-6) | (starts > high + 1e-6)).any(2)
+    assert not outside.all(1).any()
+    target, other = outside.sum(0)
+    assert target + other > 30 and abs(target - other) < 3 * np.sqrt(target + other)
+
+
 @pytest.mark.parametrize("length", [9, 20])
 def test_no_two_dashes_come_near(length):
     settings, drawn = scenes(length)

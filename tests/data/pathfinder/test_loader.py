@@ -34,6 +34,11 @@ def test_every_image_once_in_batches_of_training(dataset):
     assert [int(x["image"][0, 0, 0]) for batch in batches for x in batch] == [10 * i for i in range(7)]
 
 
+def test_batches_are_those_of_one_process(dataset, monkeypatch):
+    monkeypatch.setattr("detectron2.utils.comm.get_world_size", lambda: 2)
+    assert [len(batch) for batch in build_test_loader(config(6), dataset)] == [3, 1]
+
+
 def test_fewer_images_a_batch_than_processes_is_named(dataset, monkeypatch):
     monkeypatch.setattr("detectron2.utils.comm.get_world_size", lambda: 4)
     with pytest.raises(ValueError, match="SOLVER.IMS_PER_BATCH 2 must be at least the 4 processes"):
