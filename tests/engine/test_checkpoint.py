@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.modeling import build_model
 from torch import nn
 
-from rfpn.engine.checkpoint import Checkpointer, check_complete, load_for_evaluation
+from rfpn.engine.checkpoint import Checkpointer, check_complete, load_for_evaluation, read_checkpoint
 from rfpn.engine.safe_pickle import load_arrays
 from rfpn.engine.setup import load_cfg
 
@@ -72,6 +73,24 @@ def test_a_zoo_pickle_of_arrays_loads(tmp_path, protocol):
     loaded = load_arrays(str(path))
     np.testing.assert_array_equal(loaded["model"]["w"], content["model"]["w"])
     assert loaded["model"]["n"] == 2
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("caffe2.pkl", {"blobs": {"conv1_w": np.ones((2, 3)), "conv1_w_momentum": np.ones((2, 3))}}),
+        ("bare.pkl", {"conv1_w": np.ones((2, 3)), "conv1_w_momentum": np.ones((2, 3))}),
+        ("zoo.pkl", {"model": {"w": np.ones(2)}, "__author__": "someone", "matching_heuristics": True}),
+        ("pycls.pyth", {"model_state": {"norm.weight": torch.ones(2), "norm.num_batches_tracked": torch.tensor(3)}}),
+    ],
+)
+def test_files_of_other_makers_give_what_detectron2_reads(tmp_path, name, content):
+    path = tmp_path / name
+    torch.save(content, path) if path.suffix == ".pyth" else path.write_bytes(pickle.dumps(content))
+    ours, theirs = read_checkpoint(str(path)), DetectionCheckpointer(model())._load_file(str(path))
+    assert ours.keys() == theirs.keys() and ours["model"].keys() == theirs["model"].keys()
+    assert all(ours[key] == theirs[key] for key in ours.keys() - {"model"})
+    assert all((ours["model"][key] == value).all() for key, value in theirs["model"].items())
 
 
 @pytest.mark.parametrize("suffix", [".pkl", ".pth"])
