@@ -119,6 +119,14 @@ def test_instances_equal_the_panoptic_masks(tree):
     assert mask[10:30, 4:24].all() and mask.sum() == 400
 
 
+def test_crowds_stay_crowds_among_the_instances_made(tmp_path):
+    layout = [(7, (0, 0, 20, 20), 1), (3, (30, 0, 50, 20), 0)]
+    paths = split_of_folder(str(write_set(tmp_path / "set", [layout])), "train")
+    assert prepare_split(paths) == ([], 1)
+    instances = json.loads(Path(paths.instances_json).read_text())["annotations"]
+    assert [(instance["category_id"], instance["iscrowd"]) for instance in instances] == [(7, 1), (3, 0)]
+
+
 def test_instances_are_renewed_with_the_panoptic_json(tree):
     root, paths = tree
     prepare_split(paths)
