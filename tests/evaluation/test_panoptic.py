@@ -72,6 +72,17 @@ def test_outputs_are_left_whole(tiny):
     assert output["panoptic_seg"][1] == before
 
 
+def test_pictures_without_annotation_are_not_scored(tiny):
+    records = [*DatasetCatalog.get(tiny), {"image_id": 99, "file_name": "more.png"}]
+    evaluator = PanopticEvaluator(tiny)
+    scores = []
+    for given in (records[:2], records):
+        evaluator.reset()
+        evaluator.process(given, [{"panoptic_seg": merged()} for _ in given])
+        scores.append(evaluator.evaluate()["panoptic_seg"])
+    assert scores[0] == scores[1] and scores[0]["PQ"] > 0
+
+
 def test_B4_B9_self_test_reaches_100(tiny):
     results = self_test(tiny)["panoptic_seg"]
     assert set(results) == {f"{q}{g}" for q in ("PQ", "SQ", "RQ") for g in ("", "_th", "_st")}

@@ -7,7 +7,7 @@ import pytest
 from rfpn.data.pathfinder.contours import draw_scene
 from rfpn.data.pathfinder.generator import generate_sample, sample_rng
 from rfpn.data.pathfinder.render import draw_picture, target_share
-from rfpn.data.pathfinder.settings import PathfinderSettings
+from rfpn.data.pathfinder.settings import GenerationError, PathfinderSettings
 
 
 def test_same_arguments_give_the_same_sample_in_any_order():
@@ -33,6 +33,16 @@ def test_target_share_at_150_pixels_is_the_published_one(length, share):
     shares = np.array([100 * target_share(draw_picture(draw_scene(settings, rng), settings).target) for rng in streams])
     assert abs(shares.mean() - share) <= 0.025
     assert (np.abs(shares - share) > 0.08).sum() <= 1
+
+
+def test_a_sample_that_misses_the_published_share_is_drawn_again(monkeypatch):
+    """None of a thousand does: the tolerance is narrowed."""
+    monkeypatch.setattr("rfpn.data.pathfinder.generator.SHARE_TOLERANCE", 1e-4)
+    shares = np.array([target_share(generate_sample(14, 0, index)[1]) for index in range(12)])
+    assert (np.abs(shares - 0.0030) <= 1e-4).all()
+    monkeypatch.setattr("rfpn.data.pathfinder.generator.SHARE_TOLERANCE", -1)
+    with pytest.raises(GenerationError, match="keeps missing its published share"):
+        generate_sample(14, 0, 0)
 
 
 def test_small_easy_samples():

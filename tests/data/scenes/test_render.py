@@ -63,6 +63,10 @@ def test_texture_conflict_follows_the_option():
     assert 0.2 < np.mean([s.texture_conflict for s in scenes(60, texture_conflict=0.5)]) < 0.8
 
 
+def test_without_things_no_texture_is_in_conflict():
+    assert not any(scene.texture_conflict for scene in scenes(5, things=(0, 0), texture_conflict=1.0))
+
+
 def test_colour_does_not_reveal_the_class_of_a_thing():
     """Mean colours of two classes differ by less than what chance gives in 1% of cases (two-sample test)."""
     colours = {name: [] for name in THING_CLASSES}
