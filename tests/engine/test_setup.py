@@ -126,7 +126,7 @@ def test_settings_that_a_resumed_run_did_not_have_are_named(tmp_path):
     assert restored == ["SOLVER.BASE_LR 0.001 -> 0.5", "SOLVER.WEIGHT_DECAY 0.0 -> 0.25"]
     assert sorted(learnt) == [
         "DATASETS.TRAIN ['pathfinder_6_train'] -> ['pathfinder_9_train']",
-        "MODEL.RECURRENT.LIPSCHITZ.WEIGHT 1.0 -> 0.0",
+        "MODEL.RECURRENT.LIPSCHITZ.WEIGHT 0.01 -> 0.0",
         "MODEL.RECURRENT.STEPS 4 -> 6",
     ]
     # of an older version, damaged
