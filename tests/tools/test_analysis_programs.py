@@ -146,15 +146,19 @@ def test_contour_heat_maps(models, tmp_path):
     assert {path.name for path in tmp_path.glob("*.png")} == {"contour.png", "growth_a.png", "growth_b.png"}
 
 
+def changed(weights: str, folder: Path, old: str, new: str) -> str:
+    """The same model, from a copy of its run whose configuration has ``new`` in place of ``old``, by the folder's name."""
+    shutil.copytree(Path(weights.partition("=")[2].partition("=")[2]).parent, folder)
+    config = (folder / "config.yaml").read_text()
+    assert old in config
+    (folder / "config.yaml").write_text(config.replace(old, new))
+    return f"--weights={folder.name}={folder / 'model_final.pth'}"
+
+
 def test_contours_of_models_with_different_batches(models, tmp_path):
     """Five images are more than a batch of one model and fewer than one of the other."""
     a, b = models["pathfinder"]
-    larger = tmp_path / "larger"
-    shutil.copytree(Path(b.partition("=")[2].partition("=")[2]).parent, larger)
-    config = (larger / "config.yaml").read_text()
-    assert "IMS_PER_BATCH: 4" in config
-    (larger / "config.yaml").write_text(config.replace("IMS_PER_BATCH: 4", "IMS_PER_BATCH: 8"))
-    both = [a, f"--weights=larger={larger / 'model_final.pth'}"]
+    both = [a, changed(b, tmp_path / "larger", "IMS_PER_BATCH: 4", "IMS_PER_BATCH: 8")]
     for weights in (both, both[::-1]):
         run("contour", *weights, "--output", tmp_path / "out", "--images", 5, "--steps", 1)
         table = rows(tmp_path / "out" / "contour.csv")
@@ -165,12 +169,8 @@ def test_contours_of_models_with_different_batches(models, tmp_path):
 def test_contours_of_models_with_different_sizes_are_refused(models, tmp_path, capsys):
     """One picture could not show both in the places of its images."""
     a, b = models["pathfinder"]
-    other = tmp_path / "other"
-    shutil.copytree(Path(b.partition("=")[2].partition("=")[2]).parent, other)
-    config = (other / "config.yaml").read_text()
-    assert "PATHFINDER_SIZE: 32" in config
-    (other / "config.yaml").write_text(config.replace("PATHFINDER_SIZE: 32", "PATHFINDER_SIZE: 48"))
-    arguments = [a, f"--weights=other={other / 'model_final.pth'}", "--output", tmp_path / "out", "--images", 1, "--steps", 1]
+    other = changed(b, tmp_path / "other", "PATHFINDER_SIZE: 32", "PATHFINDER_SIZE: 48")
+    arguments = [a, other, "--output", tmp_path / "out", "--images", 1, "--steps", 1]
     with pytest.raises(SystemExit):
         run("contour", *arguments)
     assert "not [32, 48] pixels: set INPUT.PATHFINDER_SIZE for all" in capsys.readouterr().err

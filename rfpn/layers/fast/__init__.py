@@ -60,33 +60,30 @@ def bind(cell: nn.Module, x: Tensor):
     """The fast form of ``cell`` for drive x (R, C, H, W), or None where the plain one is to be used."""
     from rfpn.layers.hgru import GALAHGRUCell, HGRUCell
 
-    if x.dim() != 4 or not len(x) or x.numel() > _MOST_ELEMENTS or not (available(x) or _serves_cpu(cell, x)):
+    if x.dim() != 4 or not len(x) or x.numel() > _MOST_ELEMENTS:
         return None
     # a subclass may compute something else
     make = {HGRUCell: _bind_hgru, GALAHGRUCell: _bind_gala}.get(type(cell))
+    if make is None or not (available(x) or make is _bind_hgru and _serves_cpu(x)):
+        return None
     # the plain form tells what is wrong with a drive of other channels
-    if make is None or x.shape[1] != cell.channels or not as_made(cell):
+    if x.shape[1] != cell.channels or not as_made(cell):
         return None
     if any(p.dtype != torch.float32 or p.device != x.device for p in cell.parameters()):
         return None
     return make(cell, x)
 
 
-def _serves_cpu(cell: nn.Module, x: Tensor) -> bool:
-    """Whether the torch operations of a fast form are ahead of the plain cell, as they are on a CPU with large kernels."""
-    from rfpn.layers.hgru import HGRUCell
-
-    if x.device.type != "cpu" or type(cell) is not HGRUCell or autocast_dtype(x) is not None:
-        return False
-    # compilers and torch.func want the plain operations
+def _serves_cpu(x: Tensor) -> bool:
+    """Whether x may be left to the hGRU's fast form in torch operations; compilers and torch.func want the plain ones."""
     transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return cell.inhibition.kernel_size[0] >= _SMALLEST_SPECTRAL_KERNEL_CPU and not transformed
+    return x.device.type == "cpu" and autocast_dtype(x) is None and not transformed
 
 
 def _bind_hgru(cell: nn.Module, x: Tensor):
     if x.dtype != torch.float32 or cell.channels > _MOST_SPECTRAL_CHANNELS:
         return None
-    if cell.inhibition.kernel_size[0] < _SMALLEST_SPECTRAL_KERNEL:
+    if cell.inhibition.kernel_size[0] < (_SMALLEST_SPECTRAL_KERNEL if available(x) else _SMALLEST_SPECTRAL_KERNEL_CPU):
         return None
     from rfpn.layers.fast.hgru import FastHGRU
     from rfpn.layers.fast.spectral import canvas_shape
