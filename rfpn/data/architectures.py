@@ -14,8 +14,13 @@ _OUTPUTS = {
     "RetinaNet": {"instances"},
     "SemanticSegmentor": {"sem_seg"},
 }
-# node of MODEL whose NUM_CLASSES counts the classes of instances
-_COUNTED = {"GeneralizedRCNN": "ROI_HEADS", "RetinaNet": "RETINANET"}
+# node of MODEL whose NUM_CLASSES counts the classes that a set's metadata name
+_COUNTED = {
+    "thing_classes": {"GeneralizedRCNN": "ROI_HEADS", "RetinaNet": "RETINANET"},
+    "stuff_classes": {"PanopticFPN": "SEM_SEG_HEAD", "SemanticSegmentor": "SEM_SEG_HEAD"},
+}
+# metadata that evaluation reads of a set whose truth is not panoptic, by its kind
+_READ = {"coco": ("thing_classes",), "sem_seg": ("stuff_classes", "ignore_label")}
 # what is scored of a set, by its kind
 _SCORED = {
     "coco": {"instances", "masks"},
@@ -58,27 +63,37 @@ def scored_outputs(dataset_name: str, architecture: str) -> set:
     return outputs
 
 
-def check_scored_classes(dataset_name: str, cfg: CfgNode) -> None:
-    """The classes of a loaded set of instances or of label maps are those of the model: Detectron2's evaluators rely on that.
+def check_scored_metadata(dataset_name: str) -> None:
+    """A loaded set of instances or of label maps has the metadata that Detectron2's evaluators read.
 
-    They stop at a class that the set lacks, or drop the pixels that were taken for it.
+    Raises:
+        ValueError: naming what the set lacks.
+    """
+    metadata = MetadataCatalog.get(dataset_name)
+    missing = [field for field in _READ.get(metadata.evaluator_type, ()) if metadata.get(field) is None]
+    if missing:
+        raise ValueError(f"dataset '{dataset_name}' lacks the metadata {', '.join(missing)}, which its evaluation needs")
+
+
+def check_class_counts(dataset_name: str, cfg: CfgNode) -> None:
+    """The model has as many classes as a set names, of those that its architecture predicts.
+
+    Detectron2's evaluators stop at a class that the set lacks, or drop the pixels that were taken for it. A set without things
+    goes with any number of them.
 
     Raises:
         ValueError: naming the metadata that the set lacks, or the key whose number of classes is another.
     """
-    metadata, architecture = MetadataCatalog.get(dataset_name), cfg.MODEL.META_ARCHITECTURE
-    if metadata.evaluator_type == "sem_seg":
-        fields, node = ("stuff_classes", "ignore_label"), "SEM_SEG_HEAD"
-    else:
-        fields = ("thing_classes",)
-        node = next((_COUNTED[name] for name in _lineage(architecture) if name in _COUNTED), None)
-    missing = [field for field in fields if metadata.get(field) is None]
-    if missing:
-        raise ValueError(f"dataset '{dataset_name}' lacks the metadata {', '.join(missing)}, which its evaluation needs")
-    names = metadata.get(fields[0])
-    if node and names and cfg.MODEL[node].NUM_CLASSES != len(names):
-        count = cfg.MODEL[node].NUM_CLASSES
-        raise ValueError(f"MODEL.{node}.NUM_CLASSES is {count}, but '{dataset_name}' has {len(names)} {fields[0]}")
+    metadata, lineage = MetadataCatalog.get(dataset_name), _lineage(cfg.MODEL.META_ARCHITECTURE)
+    for field, nodes in _COUNTED.items():
+        node, names = next((nodes[name] for name in lineage if name in nodes), None), metadata.get(field)
+        if node and names is None:
+            raise ValueError(f"dataset '{dataset_name}' lacks the metadata {field}; register it with register_panoptic")
+        if node and names and cfg.MODEL[node].NUM_CLASSES != len(names):
+            raise ValueError(
+                f"MODEL.{node}.NUM_CLASSES is {cfg.MODEL[node].NUM_CLASSES}, but '{dataset_name}' needs {len(names)}, "
+                f"one for each of its {field}: {', '.join(map(str, names[:3]))}{', ...' if len(names) > 3 else ''}"
+            )
 
 
 def _lineage(architecture: str) -> list[str]:

@@ -6,11 +6,10 @@ from detectron2.data.samplers import InferenceSampler
 from detectron2.utils import comm
 from torch.utils.data import DataLoader
 
-from rfpn.data.architectures import check_scored_classes, descends, scored_outputs
+from rfpn.data.architectures import check_class_counts, check_scored_metadata, descends, scored_outputs
 from rfpn.data.batches import build_positioned_loader
 from rfpn.data.check import (
     check_categories,
-    check_class_counts,
     check_files,
     check_metadata,
     check_registered,
@@ -95,11 +94,7 @@ def _check_dataset(cfg: CfgNode, name: str, needs_panoptic: bool) -> None:
     check_files(name)
     if kind == "coco_panoptic_seg" or descends(cfg.MODEL.META_ARCHITECTURE, "PanopticFPN"):
         check_metadata(name, needs_panoptic=needs_panoptic)
-        check_class_counts(
-            name,
-            thing_classes=cfg.MODEL.ROI_HEADS.NUM_CLASSES,
-            sem_seg_classes=cfg.MODEL.SEM_SEG_HEAD.NUM_CLASSES,
-        )
+        check_class_counts(name, cfg)
 
 
 def _check_evaluated(cfg: CfgNode, name: str) -> list:
@@ -110,8 +105,9 @@ def _check_evaluated(cfg: CfgNode, name: str) -> list:
     kind = _kind(name)
     if kind in ("coco", "coco_panoptic_seg"):
         check_scored_instances(name, records, masks=cfg.MODEL.MASK_ON)
-    if kind in ("coco", "coco_panoptic_seg", "sem_seg"):
-        check_scored_classes(name, cfg)
+    if kind in ("coco", "sem_seg"):
+        check_scored_metadata(name)
+        check_class_counts(name, cfg)
     if kind == "coco_panoptic_seg":
         check_categories(name)
     if kind in ("coco_panoptic_seg", "sem_seg") and "sem_seg" in scored_outputs(name, cfg.MODEL.META_ARCHITECTURE):

@@ -143,29 +143,6 @@ def _some(ids: set) -> str:
     return (", ".join(map(str, shown)) or "none") + (", ..." if len(ids) > len(shown) else "")
 
 
-def check_class_counts(dataset_name: str, *, thing_classes: int, sem_seg_classes: int) -> None:
-    """Checks MODEL.ROI_HEADS.NUM_CLASSES and MODEL.SEM_SEG_HEAD.NUM_CLASSES against a separated panoptic set.
-
-    Raises:
-        ValueError: the counts differ. A set without things may keep any ROI_HEADS.NUM_CLASSES.
-    """
-    metadata = MetadataCatalog.get(dataset_name)
-    if metadata.get("stuff_classes") is None:
-        raise ValueError(
-            f"dataset '{dataset_name}' lacks the metadata stuff_classes; register it with register_panoptic"
-        )
-    things, stuff = len(metadata.thing_classes), len(metadata.stuff_classes)
-    if things and thing_classes != things:
-        raise ValueError(
-            f"MODEL.ROI_HEADS.NUM_CLASSES is {thing_classes}, but '{dataset_name}' has {things} thing classes"
-        )
-    if sem_seg_classes != stuff:
-        raise ValueError(
-            f"MODEL.SEM_SEG_HEAD.NUM_CLASSES is {sem_seg_classes}, but '{dataset_name}' needs {stuff}: "
-            f"{stuff - 1} stuff classes and class 0 for things"
-        )
-
-
 def check_files(dataset_name: str) -> None:
     """Checks that the folders and JSONs of a registered set exist, Detectron2's own ``coco_2017_*`` sets included.
 

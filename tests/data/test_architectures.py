@@ -95,8 +95,25 @@ def test_A3_a_model_of_other_classes_is_not_scored(sets, architecture, name, key
     cfg.MODEL[key].NUM_CLASSES = 3
     check_datasets(cfg)
     cfg.MODEL[key].NUM_CLASSES = 4
-    with pytest.raises(ValueError, match=f"MODEL.{key}.NUM_CLASSES is 4, but '{name}' has 3"):
+    with pytest.raises(ValueError, match=f"MODEL.{key}.NUM_CLASSES is 4, but '{name}' needs 3, one for each"):
         build_test_loader(cfg, name)
+
+
+@pytest.mark.parametrize("key, first", [("ROI_HEADS", "cat"), ("SEM_SEG_HEAD", "things")])
+def test_A3_a_panoptic_model_counts_things_and_stuff(sets, key, first):
+    cfg = config("tiny", "tiny")
+    check_datasets(cfg)
+    cfg.MODEL[key].NUM_CLASSES = 2
+    with pytest.raises(ValueError, match=f"MODEL.{key}.NUM_CLASSES is 2, but 'tiny' needs 3, one for each of its .*: {first}"):
+        check_datasets(cfg)
+
+
+def test_classes_that_an_architecture_does_not_predict_are_not_counted(sets):
+    """A panoptic set trains a RetinaNet too, whose heads of other architectures stand at their defaults."""
+    cfg = config("tiny", "tiny")
+    cfg.MODEL.META_ARCHITECTURE, cfg.MODEL.MASK_ON, cfg.MODEL.RETINANET.NUM_CLASSES = "RetinaNet", False, 3
+    cfg.MODEL.ROI_HEADS.NUM_CLASSES, cfg.MODEL.SEM_SEG_HEAD.NUM_CLASSES = 80, 54
+    check_datasets(cfg)
 
 
 def test_proposals_have_no_classes(sets):

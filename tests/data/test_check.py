@@ -2,7 +2,7 @@ import pytest
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.data.datasets.coco_panoptic import register_coco_panoptic, register_coco_panoptic_separated
 
-from rfpn.data.check import check_class_counts, check_files, check_metadata
+from rfpn.data.check import check_files, check_metadata
 from rfpn.data.panoptic import register_panoptic_folder
 from rfpn.data.semantic import prepare_split, split_of_folder
 from tests.data.tiny_panoptic import mixed_layouts, write_set
@@ -63,15 +63,6 @@ def test_maps_that_do_not_fit_the_names_are_found(tmp_path):
 def test_unknown_name():
     with pytest.raises(KeyError, match="nowhere"):
         check_metadata("nowhere")
-
-
-def test_A3_class_counts(tmp_path):
-    register_panoptic_folder("tiny", str(write_set(tmp_path / "set", mixed_layouts())), "train")
-    check_class_counts("tiny", thing_classes=3, sem_seg_classes=3)
-    with pytest.raises(ValueError, match="SEM_SEG_HEAD.NUM_CLASSES is 2.*needs 3"):
-        check_class_counts("tiny", thing_classes=3, sem_seg_classes=2)
-    with pytest.raises(ValueError, match="ROI_HEADS.NUM_CLASSES is 80.*3 thing"):
-        check_class_counts("tiny", thing_classes=80, sem_seg_classes=3)
 
 
 def test_A4_missing_folders_are_named(tmp_path):
