@@ -19,30 +19,6 @@ from rfpn.layers.fast.gala_kernels import (
 )
 
 
-@triton.jit(do_not_specialize=["rows"])
-def taps_kernel(
-    spatial, bias, kernel, taps, activity, rows,
-    RECORD: tl.constexpr, TANGENT: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr,
-):
-    """ζ of the spatial path's first layer, (pixels, C), times its 3×3 kernel, (pixels, TAPS); RECORD keeps the ζ."""
-    p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    mask = (p < rows)[:, None]
-    c, k = tl.arange(0, C), tl.arange(0, TAPS)
-    flat, place = p.to(tl.int64)[:, None] * C + c[None, :], p.to(tl.int64)[:, None] * TAPS + k[None, :]
-    weights = tl.load(kernel + c[:, None] * 9 + k[None, :], mask=(k < 9)[None, :], other=0.0)
-    a = load(spatial, flat, mask) + row(bias, C)
-    value = softplus(a)
-    tl.store(taps + place, dot(value, weights), mask=mask)
-    if RECORD:
-        tl.store(activity + flat, value, mask=mask)
-    if TANGENT:
-        stack = rows.to(tl.int64)
-        value = tl.sigmoid(a) * load(spatial + stack * C, flat, mask)
-        tl.store(taps + stack * TAPS + place, dot(value, weights), mask=mask)
-        if RECORD:
-            tl.store(activity + stack * C + flat, value, mask=mask)
-
-
 @triton.jit
 def _column(pointer, p, rows):
     return tl.load(pointer + p, mask=p < rows, other=0.0)[:, None]

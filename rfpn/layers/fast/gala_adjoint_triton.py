@@ -6,9 +6,8 @@ from torch import Tensor
 
 from rfpn.layers.fast import gala_adjoint_kernels as kernels
 from rfpn.layers.fast.gala_adjoint_stages import GateGradients, InhibitGradients, UpdateGradients
-from rfpn.layers.fast.gala_kernels import TAPS
 from rfpn.layers.fast.gala_stages import Weights
-from rfpn.layers.fast.gala_triton import on_pixels, on_rois, spread
+from rfpn.layers.fast.gala_triton import on_pixels, on_rois, spatial_gate
 
 ROWS = 32
 CHUNK = 64
@@ -16,24 +15,14 @@ WARPS = 8
 NORM_CHUNK = 16  # channels of a kernel with a group norm and many live values
 
 
-def _wheres(spatial: Tensor, like: Tensor, w: Weights, tangent: bool, activity: Tensor | None) -> Tensor:
-    """The spatial path's output, stacked; its ζ goes to ``activity``."""
-    taps = spatial.new_empty((*spatial.shape[:3], TAPS.value), dtype=torch.float32)
-    on_pixels(
-        kernels.taps_kernel, like, spatial, w.spatial_bias, w.spatial_out, taps, taps if activity is None else activity,
-        block=ROWS, warps=WARPS, RECORD=activity is not None, TANGENT=tangent, C=spatial.shape[-1],
-    )
-    return spread(taps)
-
-
 def gate_dual(channel: Tensor, spatial: Tensor, h: Tensor, w: Weights) -> Tensor:
     """h⊙g1 and its tangent, (2R, H, W, C). See :func:`rfpn.layers.fast.gala_adjoint_stages.gate_dual`."""
     rois, channels = len(h), h.shape[-1]
     like, chunk = h[: rois // 2], min(CHUNK, channels)
     y = torch.empty_like(h)
+    wheres = spatial_gate(spatial, like, w, tangent=True, block=ROWS, warps=WARPS)
     on_pixels(
-        kernels.gate_dual_kernel, like, channel, w.channel_bias, w.channel_out,
-        _wheres(spatial, like, w, True, None), w.bias1, h, y,
+        kernels.gate_dual_kernel, like, channel, w.channel_bias, w.channel_out, wheres, w.bias1, h, y,
         warps=WARPS, C=channels, R=channel.shape[-1], CHUNK=chunk, chunks=channels // chunk,
     )
     return y
@@ -89,9 +78,10 @@ def gate_gradient(
     where = dy.new_empty(dy.shape[:3], dtype=torch.float32)
     taps = dy.new_empty((*dy.shape[:3], 9))
     bias_sums = h.new_empty((triton.cdiv(rois * height * width, ROWS), channels), dtype=torch.float32)
+    wheres = spatial_gate(spatial, h, w, tangent=tangent, activity=spatial_activity, block=ROWS, warps=WARPS)
     on_pixels(
-        kernels.gate_gradient_kernel, h, channel, w.channel_bias, w.channel_out,
-        _wheres(spatial, h, w, tangent, spatial_activity), w.bias1, h, direction if tangent else h, dy, dh, dchannel, dwhat, activity, where, out, bias_sums,
+        kernels.gate_gradient_kernel, h, channel, w.channel_bias, w.channel_out, wheres, w.bias1, h,
+        direction if tangent else h, dy, dh, dchannel, dwhat, activity, where, out, bias_sums,
         block=ROWS, warps=WARPS, TANGENT=tangent, C=channels, R=channel.shape[-1], CHUNK=min(CHUNK, channels),
     )
     on_pixels(

@@ -12,7 +12,7 @@ TAPS = tl.constexpr(16)  # 9 taps of a 3×3 kernel, padded to what tl.dot takes
 
 @triton.jit
 def softplus(v):
-    """log(1 + exp(v)) without overflow."""
+    """log(1 + exp(v)) without overflow; the canvases' exact tail would cost 6% of a step (docs/speed.md)."""
     return tl.maximum(v, 0.0) + tl.log(1 + tl.exp(-tl.abs(v)))
 
 
@@ -40,18 +40,31 @@ def neighbours(pixels, rows, SIGN: tl.constexpr, H: tl.constexpr, W: tl.constexp
 
 @triton.jit(do_not_specialize=["rows"])
 def taps_kernel(
-    spatial, bias, kernel, taps, slope, rows, RECORD: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr
+    spatial, bias, kernel, taps, activity, slope, rows,
+    ACTIVITY: tl.constexpr, SLOPE: tl.constexpr, TANGENT: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr,
 ):
-    """ζ(spatial + bias) (rows, C) times the 3×3 kernel's columns: taps (rows, 16)."""
+    """ζ(spatial + bias) (rows, C) times the 3×3 kernel's columns: taps (rows, 16); TANGENT: those of its tangent behind.
+
+    ACTIVITY keeps the ζ and its tangent, SLOPE the ζ'.
+    """
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    mask = (p < rows)[:, None]
     c, k = tl.arange(0, C), tl.arange(0, TAPS)
-    flat = p.to(tl.int64)[:, None] * C + c[None, :]
-    a = tl.load(spatial + flat, mask=(p < rows)[:, None], other=0.0).to(tl.float32) + row(bias, C)
+    flat, place = p.to(tl.int64)[:, None] * C + c[None, :], p.to(tl.int64)[:, None] * TAPS + k[None, :]
     weights = tl.load(kernel + c[:, None] * 9 + k[None, :], mask=(k < 9)[None, :], other=0.0)
-    place = p.to(tl.int64)[:, None] * TAPS + k[None, :]
-    tl.store(taps + place, dot(softplus(a), weights), mask=(p < rows)[:, None])
-    if RECORD:
-        tl.store(slope + flat, tl.sigmoid(a), mask=(p < rows)[:, None])
+    a = load(spatial, flat, mask) + row(bias, C)
+    value = softplus(a)
+    tl.store(taps + place, dot(value, weights), mask=mask)
+    if ACTIVITY:
+        tl.store(activity + flat, value, mask=mask)
+    if SLOPE:
+        tl.store(slope + flat, tl.sigmoid(a), mask=mask)
+    if TANGENT:
+        stack = rows.to(tl.int64)
+        value = tl.sigmoid(a) * load(spatial + stack * C, flat, mask)
+        tl.store(taps + stack * TAPS + place, dot(value, weights), mask=mask)
+        if ACTIVITY:
+            tl.store(activity + stack * C + flat, value, mask=mask)
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -35,7 +35,24 @@ def on_rois(kernel, like: Tensor, w: Weights, *arguments, chunk: int = NORM_CHUN
         )
 
 
-def spread(taps: Tensor) -> Tensor:
+def spatial_gate(
+    spatial: Tensor, like: Tensor, w: Weights, *, tangent: bool = False, activity: Tensor | None = None,
+    slope: Tensor | None = None, **launch: int,
+) -> Tensor:
+    """The spatial path's output of ``like``'s pixels, (R, H, W, 1), from its first layer; ``tangent``: (2R, H, W, 1).
+
+    Its ζ goes to ``activity`` and ζ' to ``slope``, where given. ``launch``: see :func:`on_pixels`.
+    """
+    taps = spatial.new_empty((*spatial.shape[:3], TAPS.value), dtype=torch.float32)
+    on_pixels(
+        kernels.taps_kernel, like, spatial, w.spatial_bias, w.spatial_out, taps, taps if activity is None else activity,
+        taps if slope is None else slope, ACTIVITY=activity is not None, SLOPE=slope is not None, TANGENT=tangent,
+        C=spatial.shape[-1], **launch,
+    )
+    return _spread(taps)
+
+
+def _spread(taps: Tensor) -> Tensor:
     """Taps (R, H, W, 16) summed where they belong: (R, H, W, 1)."""
     where = taps.new_empty((*taps.shape[:3], 1))
     on_pixels(kernels.spread_kernel, taps, taps, where, H=taps.shape[1], W=taps.shape[2])
@@ -45,15 +62,11 @@ def spread(taps: Tensor) -> Tensor:
 def gate(channel: Tensor, spatial: Tensor, h: Tensor, w: Weights, record: bool) -> tuple[Tensor, GateFactors | None]:
     """See :func:`rfpn.layers.fast.gala_stages.gate`."""
     chunk = min(CHUNK, h.shape[-1])
-    taps = h.new_empty((*h.shape[:3], TAPS.value), dtype=torch.float32)
     y = torch.empty_like(h)
     gate1, slope1, what, what_slope, where_slope = (
         torch.empty_like(like) if record else y for like in (h, h, channel, channel, spatial)
     )
-    on_pixels(
-        kernels.taps_kernel, h, spatial, w.spatial_bias, w.spatial_out, taps, where_slope, RECORD=record, C=spatial.shape[-1]
-    )
-    where = spread(taps)
+    where = spatial_gate(spatial, h, w, slope=where_slope if record else None)
     on_pixels(
         kernels.gate_kernel, h, channel, w.channel_bias, w.channel_out, where, w.bias1, h, y, gate1, slope1, what, what_slope,
         RECORD=record, C=h.shape[-1], R=channel.shape[-1], CHUNK=chunk, chunks=h.shape[-1] // chunk,
