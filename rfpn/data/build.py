@@ -102,15 +102,16 @@ def _check_evaluated(cfg: CfgNode, name: str) -> list:
     _check_dataset(cfg, name, needs_panoptic=True)
     records = load_records(name)
     check_masks(records)
-    kind = _kind(name)
-    if kind in ("coco", "coco_panoptic_seg"):
-        check_scored_instances(name, records, masks=cfg.MODEL.MASK_ON)
-    if kind in ("coco", "sem_seg"):
+    kind, scored = _kind(name), set()
+    if kind in ("coco", "coco_panoptic_seg", "sem_seg"):
         check_scored_metadata(name)
+        scored = scored_outputs(name, cfg.MODEL.META_ARCHITECTURE)
         check_class_counts(name, cfg)
+    if "instances" in scored:
+        check_scored_instances(name, records, masks=cfg.MODEL.MASK_ON)
     if kind == "coco_panoptic_seg":
         check_categories(name)
-    if kind in ("coco_panoptic_seg", "sem_seg") and "sem_seg" in scored_outputs(name, cfg.MODEL.META_ARCHITECTURE):
+    if "sem_seg" in scored:
         check_label_maps(name, records)
     return records
 

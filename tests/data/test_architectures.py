@@ -116,6 +116,14 @@ def test_classes_that_an_architecture_does_not_predict_are_not_counted(sets):
     check_datasets(cfg)
 
 
+def test_a_set_that_a_model_cannot_be_scored_on_is_named_as_such(sets):
+    """Label maps have no thing classes that could be counted."""
+    cfg = config("boxes", "maps")
+    cfg.MODEL.META_ARCHITECTURE = "GeneralizedRCNN"
+    with pytest.raises(ValueError, match="data set maps: no evaluator for evaluator_type 'sem_seg'"):
+        check_datasets(cfg)
+
+
 def test_proposals_have_no_classes(sets):
     cfg = config("boxes", "boxes")
     cfg.MODEL.META_ARCHITECTURE, cfg.MODEL.ROI_HEADS.NUM_CLASSES = "ProposalNetwork", 80
