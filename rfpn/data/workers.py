@@ -7,13 +7,16 @@ import threading
 from concurrent.futures import ProcessPoolExecutor
 
 
-def worker_pool(workers: int) -> ProcessPoolExecutor:
-    """So many processes, which leave Ctrl-C to the main one (that tells of it and ends them) and end with it."""
-    return ProcessPoolExecutor(workers, initializer=start_worker)
+def worker_pool(workers: int, start_method: str | None = None) -> ProcessPoolExecutor:
+    """So many processes, which leave Ctrl-C to the main one (that tells of it and ends them) and end with it.
+
+    Where one is ended from outside, results raise ``BrokenProcessPool``. ``start_method`` is multiprocessing's.
+    """
+    context = multiprocessing.get_context(start_method)
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start)
 
 
-def start_worker() -> None:
-    """What a worker process does first, in any pool: see :func:`worker_pool`."""
+def _start() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

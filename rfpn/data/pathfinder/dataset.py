@@ -4,7 +4,6 @@
 ``i`` counting through the split and ``b = i // 1000``, and ``manifest.json`` once all are there.
 """
 
-import multiprocessing
 import os
 from dataclasses import asdict
 from functools import partial
@@ -17,7 +16,7 @@ from tqdm import tqdm
 from rfpn.data.files import read_json, whole_file, write_json
 from rfpn.data.pathfinder.generator import generate_sample
 from rfpn.data.pathfinder.settings import SPLITS, PathfinderSettings
-from rfpn.data.workers import start_worker
+from rfpn.data.workers import worker_pool
 
 SAMPLES_PER_FOLDER = 1000
 SAMPLES_PER_TASK = 50
@@ -103,9 +102,8 @@ def _write_samples(write, indices: list, workers: int):
         yield from map(write, tasks)
         return
     # not forked: the caller may hold threads
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(min(workers, len(tasks)), start_worker) as pool:
-        yield from pool.imap_unordered(write, tasks)
+    with worker_pool(min(workers, len(tasks)), "spawn") as pool:
+        yield from pool.map(write, tasks)
 
 
 def _write_task(folder, settings, split, seed, indices) -> int:

@@ -1,6 +1,10 @@
 import errno
 import hashlib
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,6 +56,24 @@ def test_F5_files_are_the_same_for_any_number_of_workers_and_never_repeat(tmp_pa
     write(tmp_path / "one", num=40, split="test")
     pictures = [h for s in ("train", "test") for name, h in hashes(tmp_path / "one", s).items() if "imgs" in name]
     assert len(pictures) == len(set(pictures)) == 160
+
+
+UNGUARDED = """
+import sys
+from rfpn.data.pathfinder.dataset import write_split
+from rfpn.data.pathfinder.settings import PathfinderSettings
+write_split(sys.argv[1], PathfinderSettings(6, window=128, padding=10), "train", 120, workers=2, progress=False)
+"""
+
+
+def test_workers_that_cannot_start_end_a_script_without_main_guard(tmp_path):
+    """Processes that are started in place of ended ones would go on for ever."""
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, script, tmp_path / "set"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1 and "BrokenProcessPool" in ended.stderr and "if __name__ == '__main__'" in ended.stderr
 
 
 def test_F4_a_stopped_run_goes_on_and_a_finished_one_does_nothing(tmp_path, monkeypatch):
