@@ -32,5 +32,5 @@ setup(
         "tqdm",
         "shapely",  # cropping polygon annotations
     ],
-    extras_require={"test": ["pytest", "hypothesis", "selenium"]},
+    extras_require={"test": ["pytest>=7.3", "hypothesis", "selenium"]},
 )
