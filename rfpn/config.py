@@ -134,6 +134,9 @@ def _add_pathfinder(cfg: CN) -> None:
 def _add_training(cfg: CN) -> None:
     # "SGD" (Detectron2's), "Adam" or "AdamW".
     cfg.SOLVER.OPTIMIZER = "SGD"
+    # Pairs of a module's name and a number that BASE_LR is multiplied by for its parameters, such as
+    # (("roi_heads.mask_head", 10.0),); of two pairs that hold for a parameter the later counts.
+    cfg.SOLVER.LR_FACTORS = ()
     # Losses or gradients that are not finite: steps to skip (counted and logged) before the run stops.
     cfg.SOLVER.SKIP_NONFINITE = 0
     # Names of modules, such as "roi_heads.mask_head"; with any, nothing else is trained, and other norms keep their statistics.

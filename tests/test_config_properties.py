@@ -60,6 +60,7 @@ LIKELY = {
     "INPUT.PATHFINDER_SIZE": st.integers(1, 20),
     "INPUT.PATHFINDER_THRESHOLD": SMALL,
     "SOLVER.OPTIMIZER": st.sampled_from(["SGD", "Adam", "AdamW"]),
+    "SOLVER.LR_FACTORS": st.sampled_from([(("layer", 2.0), ("layer.cell", 0.0)), (("roi_heads.mask_head", 2.0),)]),
     "SOLVER.SKIP_NONFINITE": COUNT,
     "SOLVER.TRAIN_ONLY": st.sampled_from([("layer",), ("layer.cell", "readout"), ("roi_heads.mask_head",)]),
     "SOLVER.ACCUMULATE": COUNT,

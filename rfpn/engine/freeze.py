@@ -3,6 +3,8 @@
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from rfpn.engine.parts import find_part
+
 
 def train_only(model: nn.Module, names: tuple[str, ...]) -> None:
     """Freeze everything but the named modules: their parameters alone get gradients, no other norm changes its statistics.
@@ -10,20 +12,17 @@ def train_only(model: nn.Module, names: tuple[str, ...]) -> None:
     Raises:
         ValueError: ``SOLVER.TRAIN_ONLY`` names no module, or one without parameters or with frozen ones alone.
     """
-    modules = dict(model.named_modules())
     trained, parts = set(), set()
     for name in names:
-        parameters = list(modules[name].parameters()) if name and name in modules else []
-        if not parameters:
-            known = ", ".join(child for child, module in model.named_children() if any(True for _ in module.parameters()))
-            raise ValueError(f"SOLVER.TRAIN_ONLY {name!r} is no module with parameters; there are {known} and those below them")
+        part = find_part(model, "SOLVER.TRAIN_ONLY", name)
+        parameters = list(part.parameters())
         if not any(parameter.requires_grad for parameter in parameters):
             raise ValueError(f"SOLVER.TRAIN_ONLY {name!r} is frozen throughout; MODEL.BACKBONE.FREEZE_AT says how much is")
         trained.update(parameters)
-        parts.update(modules[name].modules())
+        parts.update(part.modules())
     for parameter in model.parameters():
         parameter.requires_grad_(parameter.requires_grad and parameter in trained)
-    for module in modules.values():
+    for module in model.modules():
         if isinstance(module, _BatchNorm) and module not in parts:
             # whatever mode the model is set to
             module.register_forward_pre_hook(_evaluate)

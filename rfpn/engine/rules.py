@@ -99,6 +99,10 @@ def check_values(cfg: CfgNode) -> None:
             raise ValueError(f"{key} must be False: Detectron2's {what} serves none of the models here")
     for step in cfg.SOLVER.STEPS:
         check_setting("SOLVER.STEPS: an iteration", step, _COUNT)
+    for pair in cfg.SOLVER.LR_FACTORS:
+        if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise ValueError(f"SOLVER.LR_FACTORS must be pairs of a module's name and a number, got {pair!r} in it")
+        check_setting("SOLVER.LR_FACTORS: a factor", pair[1], _NUMBER)
     clip = cfg.SOLVER.CLIP_GRADIENTS
     if clip.ENABLED and not 0 < clip.CLIP_VALUE < math.inf:
         raise ValueError(f"SOLVER.CLIP_GRADIENTS.CLIP_VALUE must be above 0, got {clip.CLIP_VALUE}")

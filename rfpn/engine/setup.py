@@ -25,7 +25,8 @@ from rfpn.engine.rules import check_expected_results, check_values
 _LEARNT = ("MODEL.", "INPUT.", "DATASETS.TRAIN")
 _OF_A_MACHINE = ("MODEL.WEIGHTS", "MODEL.DEVICE", "MODEL.ALLOW_MISSING_WEIGHTS")
 # what the state of the optimizer in a checkpoint holds
-_RESTORED = ("BASE_LR", "BIAS_LR_FACTOR", "MOMENTUM", "NESTEROV", "WEIGHT_DECAY", "WEIGHT_DECAY_BIAS", "WEIGHT_DECAY_NORM")
+_RESTORED = ("BASE_LR", "BIAS_LR_FACTOR", "LR_FACTORS", "MOMENTUM", "NESTEROV")
+_RESTORED += ("WEIGHT_DECAY", "WEIGHT_DECAY_BIAS", "WEIGHT_DECAY_NORM")
 
 
 def setup(args) -> CfgNode:

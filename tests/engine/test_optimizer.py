@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from detectron2.solver import build_lr_scheduler
 from torch import nn
 
 from rfpn.config import get_cfg
@@ -44,6 +45,47 @@ def test_gradients_are_clipped(name, kind, norm):
     for p in net.parameters():
         reached = p.grad.norm() if norm else p.grad.max()
         assert reached == pytest.approx(0.001, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_named_parts_have_their_own_rates(name):
+    factors = (("0", 10.0), ("1", 0.5))
+    net, optimizer = build(name, "SOLVER.LR_FACTORS", factors)
+    rate = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    found = {key: rate[id(p)] for key, p in net.named_parameters()}
+    # the bias of a part keeps its own factor of 2
+    expected = {"0.weight": 1.0, "0.bias": 2.0, "1.weight": 0.05, "1.bias": 0.1, "2.weight": 0.1, "2.bias": 0.2}
+    assert found == pytest.approx(expected)
+    assert decay[id(net[1].weight)] == 0.02 and decay[id(net[0].weight)] == 0.01
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == 6
+
+
+def test_of_two_factors_the_later_counts():
+    inner, outer = (("0.0", 3.0), ("0", 2.0)), (("0", 2.0), ("0.0", 3.0))
+    for factors, expected in ((inner, 0.2), (outer, 0.3)):
+        cfg = get_cfg()
+        cfg.merge_from_list(["SOLVER.BASE_LR", 0.1, "SOLVER.LR_FACTORS", factors])
+        net = nn.Sequential(nn.Sequential(nn.Linear(2, 2, bias=False)))
+        assert build_optimizer(cfg, net).param_groups[0]["lr"] == pytest.approx(expected)
+
+
+def test_schedules_multiply_the_rates_of_parts():
+    cfg = get_cfg()
+    cfg.merge_from_list(["SOLVER.BASE_LR", 0.1, "SOLVER.LR_FACTORS", (("0", 10.0),), "SOLVER.WARMUP_ITERS", 0])
+    cfg.merge_from_list(["SOLVER.STEPS", (1,), "SOLVER.MAX_ITER", 2])
+    optimizer = build_optimizer(cfg, model())
+    scheduler = build_lr_scheduler(cfg, optimizer)
+    assert sorted({group["lr"] for group in optimizer.param_groups}) == pytest.approx([0.1, 1.0])
+    optimizer.step()
+    scheduler.step()
+    assert sorted({group["lr"] for group in optimizer.param_groups}) == pytest.approx([0.01, 0.1])
+
+
+@pytest.mark.parametrize("name", ["mask_head", ""])
+def test_factors_of_unknown_parts_are_refused(name):
+    with pytest.raises(ValueError, match="SOLVER.LR_FACTORS .* is no module with parameters; there are 0, 1, 2 and those"):
+        build("SGD", "SOLVER.LR_FACTORS", ((name, 2.0),))
 
 
 def test_other_names_are_refused():

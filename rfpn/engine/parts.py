@@ -1,0 +1,16 @@
+"""Parts of a model that a configuration names."""
+
+from torch import nn
+
+
+def find_part(model: nn.Module, key: str, name: str) -> nn.Module:
+    """The module of this name, such as "roi_heads.mask_head".
+
+    Raises:
+        ValueError: there is none, or it has no parameters; ``key`` is the configuration's, with those that there are.
+    """
+    part = dict(model.named_modules()).get(name) if name else None
+    if part is None or not any(True for _ in part.parameters()):
+        known = ", ".join(child for child, module in model.named_children() if any(True for _ in module.parameters()))
+        raise ValueError(f"{key} {name!r} is no module with parameters; there are {known} and those below them")
+    return part
