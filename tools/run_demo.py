@@ -55,7 +55,7 @@ def run(args, make_data: Callable[[], None], score: Callable[[Trainer], dict], d
             trainer.register_hooks([clock])
             trainer.train()
             metrics = {**score(trainer), "seconds": round(clock.seconds, 1)}
-            folder = os.path.dirname(cfg.OUTPUT_DIR)
+            folder = os.path.dirname(os.path.abspath(cfg.OUTPUT_DIR))
             # before the pictures: no fault of theirs costs the scores
             write_json(os.path.join(folder, "metrics.json"), metrics, indent=1)
             draw(trainer, folder)

@@ -120,7 +120,9 @@ def similarity(
     for cell in others:
         rest = others[others != cell]
         elsewhere.append(rank_correlation(times[rest], tessellation.distances[cell, rest]))
-    depth = _cell_means(tessellation, distance_transform_edt(tessellation.mask)[None])[0]
+    # a mask cut to its box ends where the array does
+    inner = distance_transform_edt(np.pad(tessellation.mask, 1))[1:-1, 1:-1]
+    depth = _cell_means(tessellation, inner[None])[0]
     edge = rank_correlation(times[others], -depth[others])
     partial = _partial(own, edge, rank_correlation(flood[others], -depth[others]))
     return Similarity(own, _mean(shuffled), _mean(elsewhere), edge, partial, int(inside.sum()), reached, start)

@@ -15,7 +15,7 @@ from typing import Callable, Iterable, Iterator, NamedTuple
 import numpy as np
 import torch
 from detectron2.evaluation import inference_context
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, svds
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigs, svds
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -148,30 +148,32 @@ def sample_jacobian(
 
 
 def spectral_radius(operator: LinearOperator, tolerance: float = 1e-3) -> float:
-    """Largest |eigenvalue| of a real operator (n, n); NaN where ARPACK does not converge.
+    """Largest |eigenvalue| of a real operator (n, n); NaN where it is not finite or ARPACK does not converge.
 
     tolerance: ‖Jv − μv‖/|μ| at which a value μ is taken. It may not be the largest where others are nearly as large.
     """
-    if operator.shape[0] <= _DENSE:
-        return float(np.abs(np.linalg.eigvals(_dense(operator))).max())
-    return _largest(operator, tolerance, partial(eigs, return_eigenvectors=False))
+    return _largest(operator, tolerance, _dense_radius, partial(eigs, return_eigenvectors=False))
 
 
 def largest_singular_value(operator: LinearOperator, tolerance: float = 1e-3) -> float:
-    """Largest singular value of a real operator (n, n); NaN where ARPACK does not converge."""
+    """Largest singular value of a real operator (n, n); NaN where it is not finite or ARPACK does not converge."""
+    return _largest(operator, tolerance, partial(np.linalg.norm, ord=2), partial(svds, return_singular_vectors=False))
+
+
+def _largest(operator: LinearOperator, tolerance: float, dense: Callable, solve: Callable) -> float:
+    """What ``dense`` says of a small matrix; else the magnitude that ``solve`` (eigs, svds) finds, 0 where J maps its start to 0."""
     if operator.shape[0] <= _DENSE:
-        return float(np.linalg.norm(_dense(operator), 2))
-    return _largest(operator, tolerance, partial(svds, return_singular_vectors=False))
-
-
-def _largest(operator: LinearOperator, tolerance: float, solve: Callable) -> float:
-    """Magnitude of the one value that ``solve`` (eigs, svds) finds; 0 where the operator maps its start to 0."""
+        matrix = operator.matmat(np.eye(operator.shape[0], dtype=operator.dtype))
+        return float(dense(matrix)) if np.isfinite(matrix).all() else float("nan")
     start = _start(operator)
-    if not np.any(operator.matvec(start)):
+    product = operator.matvec(start)
+    if not np.isfinite(product).all():
+        return float("nan")
+    if not np.any(product):
         return 0.0
     try:
         values = solve(operator, 1, v0=start, tol=tolerance, maxiter=_RESTARTS)
-    except ArpackNoConvergence:
+    except ArpackError:
         return float("nan")
     return float(np.abs(values).max())
 
@@ -179,7 +181,7 @@ def _largest(operator: LinearOperator, tolerance: float, solve: Callable) -> flo
 def summarise(rows: list[Stability]) -> dict[str, float]:
     """What a model's samples show together.
 
-    ``unstable_share``: with spectral radius above 1. ``blind_share``: of those, with a penalty of 0.
+    ``unstable_share``: of samples whose spectral radius is known, those above 1. ``blind_share``: of these, with a penalty of 0.
     ``rank_*``: Spearman correlation of the penalty with spectral radius and singular value, NaN where one is constant.
     """
     table = np.array(rows, dtype=float).reshape(-1, len(Stability._fields))
@@ -191,7 +193,8 @@ def summarise(rows: list[Stability]) -> dict[str, float]:
         known = values[~np.isnan(values)]
         summary[f"mean_{name}"] = float(known.mean()) if len(known) else float("nan")
         summary[f"max_{name}"] = float(known.max()) if len(known) else float("nan")
-    summary["unstable_share"] = float(unstable.mean()) if len(rows) else float("nan")
+    known = radius[~np.isnan(radius)]
+    summary["unstable_share"] = float((known > 1).mean()) if len(known) else float("nan")
     summary["blind_share"] = float((lcp[unstable] == 0).mean()) if unstable.any() else float("nan")
     return summary | {"rank_radius": rank_correlation(lcp, radius), "rank_singular_value": rank_correlation(lcp, norm)}
 
@@ -245,8 +248,8 @@ def _exact_convolutions():
     return settings.flags(settings.enabled, settings.benchmark, deterministic=settings.deterministic, allow_tf32=False)
 
 
-def _dense(operator: LinearOperator) -> np.ndarray:
-    return operator.matmat(np.eye(operator.shape[0], dtype=operator.dtype))
+def _dense_radius(matrix: np.ndarray) -> float:
+    return np.abs(np.linalg.eigvals(matrix)).max()
 
 
 def _start(operator: LinearOperator) -> np.ndarray:

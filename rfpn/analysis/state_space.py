@@ -21,13 +21,13 @@ _MASSES = (0.9, 0.7, 0.5, 0.3)
 
 
 class StateSpace(NamedTuple):
-    """States of one model, projected on the principal components of its first N steps.
+    """States of one model, and what is left of them on the principal components of its first N steps.
 
-    projected: (S, T, D) of S samples (images or RoIs), in the units of the hidden state; D = min(C, S·N), so that no
-    distance within the fitted steps is lost.
+    states: (S, T, C) of S samples (images or RoIs). projected: (S, T, D), D = min(C, S·N): later steps may leave these axes.
     explained: (D,) share of the fitted steps' variance. trained_steps: N. dropped: samples with states not finite.
     """
 
+    states: np.ndarray
     projected: np.ndarray
     explained: np.ndarray
     trained_steps: int
@@ -88,18 +88,18 @@ def project(states: np.ndarray, trained_steps: int) -> StateSpace:
     pca = PCA().fit(states[:, :trained_steps].reshape(-1, states.shape[2]))
     projected = pca.transform(states.reshape(-1, states.shape[2])).reshape(*states.shape[:2], -1)
     # states that never differ have no variance to explain
-    return StateSpace(projected, np.nan_to_num(pca.explained_variance_ratio_), trained_steps, dropped)
+    return StateSpace(states, projected, np.nan_to_num(pca.explained_variance_ratio_), trained_steps, dropped)
 
 
 def distances(space: StateSpace, components: int = 0) -> Distances:
-    """Euclidean distances on the first ``components`` axes of a state space, all of them where it is 0.
+    """Euclidean distances of states, or where ``components`` is not 0 on so many of the first axes of the PCA.
 
     Raises:
         ValueError: ``components`` is negative.
     """
     if components < 0:
         raise ValueError(f"--components must be at least 0, got {components}")
-    points = space.projected[..., : components or None]
+    points = space.projected[..., :components] if components else space.states
     now = space.trained_steps - 1
     stride = np.linalg.norm(np.diff(points, axis=1), axis=2)
     path_before = stride[:, :now].mean(axis=1) if now else np.zeros(len(stride))

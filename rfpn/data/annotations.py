@@ -11,6 +11,8 @@ from rfpn.data.panoptic_png import MAX_ID
 # Label maps are 8-bit: 0 things, 1..n_stuff, 255 void.
 MAX_STUFF = 254
 IGNORE_LABEL = 255
+# no coordinate lies that far from a picture (pixels); pycocotools counts in 32 bits, and does not look
+_FURTHEST = 2**17
 
 
 class Categories(NamedTuple):
@@ -93,12 +95,12 @@ def read_instances_json(path: str) -> dict:
     categories = {c["id"] for c in content["categories"]}
     for annotation in content["annotations"]:
         where = f"{path}: annotation {_name(annotation)}"
-        _check_fields(annotation, _INSTANCE, where, optional=("iscrowd",))
+        _check_fields(annotation, _INSTANCE, where, optional=("iscrowd", "area"))
         _check_known(annotation["image_id"], images, f"{where} has image_id", "images")
         _check_known(annotation["category_id"], categories, f"{where} has category_id", "categories")
         size = images[annotation["image_id"]]
         if not _is_mask(annotation.get("segmentation", []), size):
-            raise ValueError(f"{where}: 'segmentation' must be a list of polygons, or RLE of size {list(size)}")
+            raise ValueError(f"{where}: 'segmentation' must be a list of polygons in pixels, or RLE of size {list(size)}")
     _check_unique(path, "annotation id", [a["id"] for a in content["annotations"]])
     return content
 
@@ -170,8 +172,22 @@ def _is_file_name(value) -> bool:
 
 def is_box(value) -> bool:
     """Whether a JSON's value is a box: four finite numbers."""
-    numbers = isinstance(value, list) and len(value) == 4 and all(type(v) in (int, float) for v in value)
-    return numbers and all(map(math.isfinite, value))
+    return isinstance(value, list) and len(value) == 4 and all(map(is_number, value))
+
+
+def is_polygon(value) -> bool:
+    """Whether a JSON's value is a list of finite coordinates, none of them far from any picture."""
+    try:
+        within = -_FURTHEST <= min(value, default=0) and max(value, default=0) <= _FURTHEST
+        # NaN has no order
+        return isinstance(value, list) and within and math.isfinite(sum(value))
+    except TypeError:
+        return False
+
+
+def is_number(value) -> bool:
+    """Whether a JSON's value is a finite number."""
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def _is_color(value) -> bool:
@@ -181,7 +197,7 @@ def _is_color(value) -> bool:
 def _is_mask(value, size: tuple) -> bool:
     if isinstance(value, dict):
         return value.get("size") == list(size) and _is_counts(value.get("counts"), size[0] * size[1])
-    return isinstance(value, list) and all(isinstance(polygon, list) for polygon in value)
+    return isinstance(value, list) and all(map(is_polygon, value))
 
 
 def _is_counts(value, pixels: int) -> bool:
@@ -217,5 +233,6 @@ _INSTANCE = {
     "image_id": _ID,
     "category_id": _integer(0, 2**31 - 1),
     "bbox": (is_box, "four finite numbers"),
+    "area": (is_number, "a finite number of pixels"),
     "iscrowd": _FLAG,
 }

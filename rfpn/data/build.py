@@ -19,7 +19,14 @@ from rfpn.data.check import (
 from rfpn.data.mapper import PanopticMapper
 from rfpn.data.packing import PackedLoader
 from rfpn.data.pathfinder.mapper import PathfinderMapper
-from rfpn.data.records import check_label_maps, check_mask_format, check_masks, load_records, training_records
+from rfpn.data.records import (
+    check_label_maps,
+    check_mask_format,
+    check_masks,
+    check_scored_panoptic,
+    load_records,
+    training_records,
+)
 
 
 def check_datasets(cfg: CfgNode) -> None:
@@ -110,7 +117,9 @@ def _check_evaluated(cfg: CfgNode, name: str) -> list:
     if "instances" in scored:
         check_scored_instances(name, records, masks=cfg.MODEL.MASK_ON)
     if kind == "coco_panoptic_seg":
-        check_categories(name)
+        content = check_categories(name)
+        if "panoptic_seg" in scored:
+            check_scored_panoptic(name, records, content)
     if "sem_seg" in scored:
         check_label_maps(name, records)
     return records

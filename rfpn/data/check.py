@@ -5,7 +5,7 @@ import os
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
-from rfpn.data.annotations import is_box, read_panoptic_json, split_categories
+from rfpn.data.annotations import is_box, is_number, is_polygon, read_panoptic_json, split_categories
 from rfpn.data.files import read_json
 
 PREPARE_COMMAND = "`python datasets/prepare_coco_panoptic.py --root <folder> --splits <split>`"
@@ -36,7 +36,8 @@ def check_scored_instances(dataset_name: str, records: list, *, masks: bool) -> 
         records: of the set. masks: masks are scored too.
 
     Raises:
-        ValueError: naming the file and the first image that is not in it, or annotation without a box or mask.
+        ValueError: naming the file and the first image that is not in it, or annotation without a box or mask, or with a
+            wrong one.
     """
     metadata = MetadataCatalog.get(dataset_name)
     path = metadata.get("json_file")
@@ -53,11 +54,15 @@ def check_scored_instances(dataset_name: str, records: list, *, masks: bool) -> 
         where = f"{path}: annotation {annotation.get('id')}"
         if not is_box(annotation.get("bbox")):
             raise ValueError(f"{where} has no 'bbox' of four finite numbers; scoring needs it")
+        if not is_number(annotation.get("area", 0)):
+            raise ValueError(f"{where}: 'area' must be a finite number of pixels, got {annotation['area']!r:.80}")
         mask = annotation.get("segmentation")
+        polygons = mask if isinstance(mask, list) else ()
         # x and y of three points
-        if masks and (not mask or (isinstance(mask, list) and any(len(polygon) < 6 for polygon in mask))):
+        if masks and not (mask and all(is_polygon(polygon) and len(polygon) >= 6 for polygon in polygons)):
             raise ValueError(
-                f"{where} has no mask, or a polygon of fewer than three points; give it one, or set MODEL.MASK_ON False"
+                f"{where} has no mask, or a polygon of fewer than three points or of what is no number of pixels; give it one, "
+                "or set MODEL.MASK_ON False"
             )
 
 
@@ -101,15 +106,19 @@ def check_metadata(dataset_name: str, *, needs_panoptic: bool = True) -> None:
             )
 
 
-def check_categories(dataset_name: str) -> None:
+def check_categories(dataset_name: str) -> dict:
     """Reads the panoptic JSON of a set and checks that the id maps of its metadata hold the JSON's categories.
+
+    Returns:
+        What the JSON holds.
 
     Raises:
         OSError, ValueError: the JSON is wrong, or naming the category that the metadata lack or number otherwise.
     """
     metadata = MetadataCatalog.get(dataset_name)
     path = metadata.panoptic_json
-    split = split_categories(read_panoptic_json(path)["categories"], path)
+    content = read_panoptic_json(path)
+    split = split_categories(content["categories"], path)
     for kind, categories in (("thing", split.things), ("stuff", split.stuff)):
         key = f"{kind}_dataset_id_to_contiguous_id"
         # 0 is no category: it stands for "things" in Detectron2's own COCO metadata
@@ -119,6 +128,7 @@ def check_categories(dataset_name: str) -> None:
                 f"dataset '{dataset_name}': {key} has the category ids {_some(known - listed)} that the {kind} "
                 f"categories of {path} lack, and lacks {_some(listed - known)}"
             )
+    return content
 
 
 def check_same_classes(dataset_names: tuple) -> None:

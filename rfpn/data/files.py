@@ -1,10 +1,11 @@
 """Where data sets lie, and files that are either whole or not there."""
 
+import contextlib
 import csv
+import fcntl
 import json
 import math
 import os
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator
 
@@ -14,7 +15,22 @@ def datasets_root() -> str:
     return os.path.expanduser(os.getenv("DETECTRON2_DATASETS", "datasets"))
 
 
-@contextmanager
+@contextlib.contextmanager
+def locked(path: str | os.PathLike) -> Iterator[None]:
+    """Hold ``path``.lock, which one process at a time can, and wait for it; on file systems without locks, do without."""
+    lock = os.open(f"{os.fspath(path)}.lock", os.O_RDWR | os.O_CREAT)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        # processes forked meanwhile hold it too
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_UN)
+        os.close(lock)
+
+
+@contextlib.contextmanager
 def whole_file(path: str | os.PathLike) -> Iterator[Path]:
     """A path to write to that becomes ``path`` at the end and is gone after an error. Raises OSError naming ``path``."""
     # of this process alone: others may write the same file

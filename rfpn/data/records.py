@@ -5,7 +5,7 @@ import os
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
-from rfpn.data.annotations import read_instances_json, read_panoptic_json
+from rfpn.data.annotations import is_polygon, read_instances_json, read_panoptic_json
 from rfpn.data.check import PREPARE_COMMAND
 from rfpn.data.rle import fits
 
@@ -79,8 +79,25 @@ def check_label_maps(dataset_name: str, records: list) -> None:
         )
 
 
+def check_scored_panoptic(dataset_name: str, records: list, content: dict) -> None:
+    """Every annotation of a set's panoptic JSON, whose ``content`` this is, has its PNG and one of the set's ``records``.
+
+    Raises:
+        ValueError: naming the first image that the set's loader leaves out. FileNotFoundError: naming the PNGs.
+    """
+    metadata, given = MetadataCatalog.get(dataset_name), {record["image_id"] for record in records}
+    left_out = [annotation["image_id"] for annotation in content["annotations"] if annotation["image_id"] not in given]
+    if left_out:
+        raise ValueError(
+            f"dataset '{dataset_name}': {len(left_out)} annotated images of {metadata.panoptic_json} are not among its records, "
+            f"the first is image {left_out[0]}; scoring needs them: give the set a panoptic JSON without them"
+        )
+    paths = [(a["image_id"], os.path.join(metadata.panoptic_root, a["file_name"])) for a in content["annotations"]]
+    check_pictures([{"image_id": image_id, "pan_seg_file_name": path} for image_id, path in paths])
+
+
 def check_masks(records: list) -> None:
-    """Every RLE mask is whole, as scoring needs it; see :mod:`rfpn.data.rle`.
+    """Every polygon is one, and every RLE mask is whole, as scoring needs it; see :mod:`rfpn.data.rle`.
 
     Raises:
         ValueError: naming the image.
@@ -90,6 +107,13 @@ def check_masks(records: list) -> None:
             mask = annotation.get("segmentation")
             if isinstance(mask, dict) and not fits(mask, (record["height"], record["width"])):
                 raise ValueError(f"image {record['image_id']}, {record['file_name']}: an RLE mask is damaged")
+            _check_polygons(mask, record)
+
+
+def _check_polygons(mask, record: dict) -> None:
+    # what pycocotools is not to meet: it fills the memory, or ends the process
+    if isinstance(mask, list) and not all(map(is_polygon, mask)):
+        raise ValueError(f"an instance of {record['file_name']} has a polygon of what is no number of pixels")
 
 
 def check_mask_format(records: list, mask_format: str) -> None:
@@ -108,6 +132,8 @@ def check_mask_format(records: list, mask_format: str) -> None:
         masks = [a.get("segmentation") for a in record.get("annotations", ()) if not a.get("iscrowd", 0)]
         if not all(masks):
             raise ValueError(f"an instance of {record['file_name']} has no mask; give it one, or set MODEL.MASK_ON False")
+        for mask in masks:
+            _check_polygons(mask, record)
         if mask_format == "polygon" and any(isinstance(mask, dict) for mask in masks):
             raise ValueError(f"the instances of {record['file_name']} are RLE masks; set INPUT.MASK_FORMAT to 'bitmask'")
 

@@ -17,7 +17,7 @@ from detectron2.utils.file_io import PathManager
 from detectron2.utils.logger import setup_logger
 
 from rfpn.config import get_cfg, read_settings, settings_of
-from rfpn.data.files import whole_file
+from rfpn.data.files import locked, whole_file
 from rfpn.engine.checkpoint import name_full_disk
 from rfpn.engine.rules import check_expected_results, check_values
 
@@ -90,19 +90,21 @@ def _kept_record(folder: str, evaluating: bool):
         yield
         return
     path, kept = (os.path.join(folder, name) for name in ("config.yaml", "config.yaml.kept"))
-    # one that is kept already is of a launch that was killed here; a copy, because it may be the --config-file
-    if os.path.isfile(path) and not os.path.isfile(kept):
-        with whole_file(kept) as temporary:
-            shutil.copyfile(path, temporary)
-    try:
-        yield
-        if evaluating and os.path.isfile(kept):
-            os.replace(path, os.path.join(folder, "config_eval.yaml"))
-    finally:
-        if os.path.isfile(kept):
-            os.replace(kept, path)
-        elif not evaluating:
-            Path(path).unlink(missing_ok=True)
+    # evaluations may well start together
+    with locked(os.path.join(folder, ".config")):
+        # one that is kept already is of a launch that was killed here; a copy, because it may be the --config-file
+        if os.path.isfile(path) and not os.path.isfile(kept):
+            with whole_file(kept) as temporary:
+                shutil.copyfile(path, temporary)
+        try:
+            yield
+            if evaluating and os.path.isfile(kept):
+                os.replace(path, os.path.join(folder, "config_eval.yaml"))
+        finally:
+            if os.path.isfile(kept):
+                os.replace(kept, path)
+            elif not evaluating:
+                Path(path).unlink(missing_ok=True)
 
 
 def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:

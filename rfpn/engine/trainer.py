@@ -1,6 +1,7 @@
 """Detectron2's training loop with this project's models, data and evaluators."""
 
 import logging
+import math
 import os
 import traceback
 import weakref
@@ -53,6 +54,7 @@ class Trainer(DefaultTrainer):
         if cfg.SOLVER.TRAIN_ONLY:
             train_only(model, cfg.SOLVER.TRAIN_ONLY)
         optimizer = self.build_optimizer(cfg, model)
+        self._trained = _names(model, optimizer)
         self.seed = _seed(cfg)
         self.samples = 0
         loader = self.build_train_loader(cfg, self.seed)
@@ -102,8 +104,8 @@ class Trainer(DefaultTrainer):
                 self.cfg.OUTPUT_DIR,
             )
         super().resume_or_load(resume)
-        if begun and resume and any(self.checkpointer.incompatible):
-            self._refuse(f"it is of another model: {self.checkpointer.summary()}")
+        if begun and resume:
+            self._check_model()
         # each has got as far
         comm.synchronize()
         if not comm.is_main_process():
@@ -121,28 +123,43 @@ class Trainer(DefaultTrainer):
         self.samples += self.cfg.SOLVER.IMS_PER_BATCH * self.cfg.SOLVER.ACCUMULATE
 
     def after_train(self) -> None:
-        """As Detectron2's, whose count is one too high where no iteration was left to do."""
+        """As Detectron2's, whose count is one too high where no iteration was left to do; a run that failed is not scored."""
         self.iter = min(self.iter, self.max_iter)
+        if self.iter < self.max_iter:
+            # to hooks, a run that failed in its last iteration is done
+            self.max_iter = math.inf
         super().after_train()
 
     def state_dict(self) -> dict:
         """All that a run needs to go on, beside the model."""
         # Detectron2 0.6 leaves out the optimizer's state
         step = self._trainer.state_dict()
-        return {**super().state_dict(), "_trainer": step, "seed": self.seed, "samples": self.samples}
+        run = {"seed": self.seed, "samples": self.samples, "trained": self._trained}
+        return {**super().state_dict(), "_trainer": step, **run, "scaled_to": self.cfg.SOLVER.REFERENCE_WORLD_SIZE}
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Restore what :meth:`state_dict` gave, and send the loader to its position.
 
         Raises:
-            ValueError: the checkpoint lacks the state of this project's trainer, or is of another optimizer.
+            ValueError: the checkpoint lacks the state of this project's trainer, is of another optimizer, or of a schedule that
+                Detectron2 scaled to another number of processes.
         """
         missing = [key for key in ("_trainer", "seed", "samples") if key not in state_dict]
         if missing:
             self._refuse(f"it lacks the trainer's {', '.join(missing)}")
-        if _groups(state_dict["_trainer"]["optimizer"]) != _groups(self._trainer.optimizer.state_dict()):
+        optimizer, saved = self._trainer.optimizer, state_dict["_trainer"]["optimizer"]
+        other = "its optimizer is another (SOLVER.OPTIMIZER, which parameters are trained, or those with a rate of their own)"
+        if _groups(saved) != _groups(optimizer.state_dict()):
+            self._refuse(other)
+        self._check_model()
+        if state_dict.get("trained", self._trained) != self._trained or not _has_shapes(saved, optimizer):
+            self._refuse(other)
+        before, now = state_dict.get("scaled_to", 0), self.cfg.SOLVER.REFERENCE_WORLD_SIZE
+        if before and now and before != now:
             self._refuse(
-                "its optimizer is another (SOLVER.OPTIMIZER, which parameters are trained, or those with a rate of their own)"
+                f"its batch size and schedule were scaled to {before} processes and would be to {now}; take {before} processes, or "
+                "set SOLVER.REFERENCE_WORLD_SIZE 0 and the values that its log names",
+                anew=False,
             )
         super().load_state_dict(state_dict)
         self._trainer.load_state_dict(state_dict["_trainer"])
@@ -150,11 +167,13 @@ class Trainer(DefaultTrainer):
         self.data_loader.batch_sampler.seek(self.seed, state_dict["samples"])
         self.samples = self.data_loader.batch_sampler.samples
 
-    def _refuse(self, reason: str) -> None:
-        raise ValueError(
-            f"the last checkpoint in {os.path.abspath(self.cfg.OUTPUT_DIR)} cannot be resumed, {reason}; start anew with "
-            "MODEL.WEIGHTS set to it, without --resume"
-        )
+    def _check_model(self) -> None:
+        if any(self.checkpointer.incompatible):
+            self._refuse(f"it is of another model: {self.checkpointer.summary()}")
+
+    def _refuse(self, reason: str, anew: bool = True) -> None:
+        remedy = "; start anew with MODEL.WEIGHTS set to it, without --resume" if anew else ""
+        raise ValueError(f"the last checkpoint in {os.path.abspath(self.cfg.OUTPUT_DIR)} cannot be resumed, {reason}{remedy}")
 
     @classmethod
     def build_model(cls, cfg):
@@ -208,6 +227,19 @@ def _check_scaling(cfg: CfgNode) -> None:
             f"SOLVER.IMS_PER_BATCH {images} is not for SOLVER.REFERENCE_WORLD_SIZE {processes} processes; set the latter to 0 "
             "to take batch size, learning rate and schedule as they are written"
         )
+
+
+def _names(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
+    """Names of the parameters that are trained, in the optimizer's order."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _has_shapes(optimizer_state: dict, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the moments in a state are shaped like an optimizer's parameters, which fused kernels do not check."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    moments = ((i, value) for i, values in optimizer_state["state"].items() for value in values.values())
+    return all(value.shape == parameters[i].shape for i, value in moments if torch.is_tensor(value) and value.dim())
 
 
 def _groups(optimizer_state: dict) -> list:

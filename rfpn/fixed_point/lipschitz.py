@@ -29,8 +29,9 @@ def probe_vector(h: Tensor, probe: str = "ones") -> Tensor:
 
     ``ones``: the paper's. ``sample_signs``: a random sign for each sample. Where a norm has the statistics of the batch,
     the sum of its output over the batch is constant, so ones see nothing of what passes through it. ``rademacher``: a
-    random sign for each element, so that entries of opposite sign do not cancel systematically.
+    random sign for each element, so that entries of opposite sign do not cancel systematically. ValueError for another.
     """
+    _check_probe(probe)
     if probe == "ones":
         return torch.ones_like(h)
     if probe == "sample_signs":
@@ -110,5 +111,9 @@ def check_penalty(coefficient: float, reduction: str, probe: str = "ones") -> No
         raise ValueError(f"Lipschitz coefficient λ must lie in [0, 1), got {coefficient}")
     if reduction not in REDUCTIONS:
         raise ValueError(f"Lipschitz reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
+    _check_probe(probe)
+
+
+def _check_probe(probe: str) -> None:
     if probe not in PROBES:
         raise ValueError(f"Lipschitz probe must be one of {', '.join(PROBES)}, got {probe!r}")

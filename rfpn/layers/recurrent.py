@@ -59,6 +59,7 @@ class RecurrentLayer(nn.Module):
     ``batch_statistics`` (True if samples influence each other). Norms that keep running statistics update them at
     every step. ``torch.compile`` of a model around the layer works (the step whose Jacobian is asked for runs as it is); a
     cell that is itself compiled can have no penalty but ``secant``, since compiled functions have no second derivatives.
+    Under ``rbp`` only a step is held: ``torch.utils.checkpoint`` around the layer would run all steps anew for each term.
     """
 
     # what numbers of steps drawn follow from, set by a trainer alike in all processes; None for torch's random state
@@ -129,7 +130,7 @@ class RecurrentLayer(nn.Module):
         """h_0 = 0 for drive x (R, C, H, W), in x's type; under autocast in float32 or wider, as all states then are."""
         channels = getattr(self.cell, "state_channels", x.shape[1])
         dtype = torch.promote_types(x.dtype, torch.float32) if torch.is_autocast_enabled(x.device.type) else x.dtype
-        return x.new_zeros((len(x), channels, *x.shape[2:]), dtype=dtype)
+        return x.new_zeros((x.shape[0], channels, *x.shape[2:]), dtype=dtype)
 
     def hidden(self, state: Tensor) -> Tensor:
         """The part of a state that the layer outputs."""
@@ -157,7 +158,8 @@ class RecurrentLayer(nn.Module):
 
     def form(self, x: Tensor):
         """What runs the cell on drive x: a fast form that is ready for x, or the plain one (rfpn.layers.plain)."""
-        return (bind(self.cell, x) if self.fast == "auto" else None) or PlainForm(self.step)
+        as_made = type(self).step is RecurrentLayer.step and "step" not in vars(self)  # fast forms know no other
+        return (bind(self.cell, x) if self.fast == "auto" and as_made else None) or PlainForm(self.step)
 
     def unroll(self, x: Tensor, steps: int, state: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield hidden states h_1 … h_T, recorded where autograd is on, each with its residual (R,), of the whole state."""
@@ -173,7 +175,6 @@ class RecurrentLayer(nn.Module):
         ``each`` is called with the hidden state after every step that has gradients of its own, which under ``bptt`` are
         all; not in a search (solver ``anderson``, ``test_tolerance``).
         """
-        self.diagnostics = {}
         if x.dim() < 2 or not x.is_floating_point():
             raise ValueError(f"RecurrentLayer needs a floating-point drive (R, C, ...), got {x.dtype} {tuple(x.shape)}")
         steps = self.steps if self.training else self.test_steps
@@ -270,10 +271,9 @@ class RecurrentLayer(nn.Module):
         return self.solver_tolerance if self.solver == "anderson" else 0.0
 
     def _output(self, state: Tensor, penalty: Tensor, steps: Tensor, residual: Tensor) -> RecurrentOutput:
-        samples = max(len(residual), 1)
-        settled = residual <= (self._tolerance() or SETTLED)
-        self.diagnostics["residual"] = residual.sum() / samples
-        self.diagnostics["unconverged_share"] = (~settled).sum() / samples
+        samples, settled = max(len(residual), 1), residual <= (self._tolerance() or SETTLED)
+        # anew, and last: a checkpoint that runs the layer again for its backward pass stops before
+        self.diagnostics = {"residual": residual.sum() / samples, "unconverged_share": (~settled).sum() / samples}
         self.diagnostics["penalty"] = penalty.detach()
         return RecurrentOutput(self.hidden(state), penalty, steps, residual)
 

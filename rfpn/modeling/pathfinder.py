@@ -145,7 +145,7 @@ class PathfinderNet(nn.Module):
         Raises:
             ValueError: the images are not grey, not of one size, or one pixel in all.
         """
-        sizes = {tuple(x["image"].shape) for x in batched_inputs}
+        sizes = {tuple(map(int, x["image"].shape)) for x in batched_inputs}
         if len(sizes) != 1 or len(size := sizes.pop()) != 3 or size[0] != 1:
             raise ValueError("PathfinderNet needs grey images (1, H, W) of one size; see INPUT.PATHFINDER_SIZE")
         if len(batched_inputs) * size[1] * size[2] == 1:

@@ -90,6 +90,14 @@ def test_a_mask_that_sharpens_inside_out_is_told_from_a_flood():
     assert found.edge > 0.9 and abs(found.partial) < 0.6 and found.edge > found.correlation
 
 
+def test_a_mask_cut_to_its_box_is_deepest_in_its_middle():
+    mask = np.ones((28, 28), bool)
+    depth = np.minimum.reduce([*np.mgrid[:28, :28], *np.mgrid[:28, :28][:, ::-1, ::-1]])
+    growth = np.stack([depth >= level for level in range(13, -1, -1)]).astype(float)
+    found = similarity(tessellate(mask, 30), growth)
+    assert found.edge > 0.9 and abs(found.partial) < 0.3
+
+
 def test_times_and_cells_that_are_never_reached():
     tessellation = tessellate(np.ones((1, 40), bool), 10)
     growth = np.zeros((3, 1, 40))

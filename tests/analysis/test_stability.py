@@ -127,6 +127,28 @@ def test_zero_and_non_finite_steps():
     assert summarise([sample_stability(layer, x + float("inf"), x, 0)])["unanswered"] == 1
 
 
+def test_samples_without_an_answer_do_not_count_as_stable():
+    found = sample_stability(RecurrentLayer(Linear(1.2 * np.eye(3)), 1), *[torch.ones(1, 3, dtype=torch.float64)] * 2, 0)
+    unknown = found._replace(spectral_radius=float("nan"))
+    assert summarise([found, unknown, unknown])["unstable_share"] == 1
+    assert np.isnan(summarise([unknown])["unstable_share"])
+
+
+class Root(torch.nn.Module):
+    """Finite states, of which those at 0 have a slope that is not."""
+
+    def forward(self, x, h):
+        return (x + h).sqrt() / 2
+
+
+@pytest.mark.parametrize("size", [16, 64])
+def test_a_jacobian_that_is_not_finite_is_no_answer(size):
+    x, h = torch.zeros(1, size, dtype=torch.float64), torch.ones(1, size, dtype=torch.float64)
+    h[0, 0] = 0
+    found = sample_stability(RecurrentLayer(Root(), 1), x, h, 0)
+    assert np.isnan(found.spectral_radius) and np.isnan(found.singular_value)
+
+
 def test_images_of_a_model_one_by_one():
     torch.manual_seed(0)
     model = PathfinderNet(layer=RecurrentLayer(HGRUCell(4, 3), 3), channels=4)

@@ -55,6 +55,15 @@ def test_axes_come_from_the_trained_steps_alone():
     np.testing.assert_allclose(distances(space).after, np.linalg.norm(states[:, -1] - states[:, 5], axis=1))
 
 
+def test_motion_beyond_what_the_trained_steps_span_counts():
+    states = np.random.default_rng(0).normal(size=(4, 12, 64)).cumsum(axis=1)
+    space = project(states, 3)
+    assert space.projected.shape[2] == 12
+    np.testing.assert_allclose(distances(space).after, np.linalg.norm(states[:, -1] - states[:, 2], axis=1))
+    np.testing.assert_allclose(distances(space).before, np.linalg.norm(states[:, 2] - states[:, 0], axis=1))
+    assert (distances(space, 12).after < 0.8 * distances(space).after).all()
+
+
 def test_distances_by_hand():
     found = distances(project(walk(0.25), 6))
     speed = found.before / 5

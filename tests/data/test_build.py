@@ -1,6 +1,7 @@
 """What is checked before anything is built."""
 
 import pytest
+from detectron2.data import DatasetCatalog
 from detectron2.data.datasets.coco_panoptic import register_coco_panoptic, register_coco_panoptic_separated
 
 from rfpn.config import get_cfg
@@ -105,6 +106,24 @@ def test_A2_a_set_that_cannot_be_evaluated_is_found_before_training(root, tmp_pa
         (other / "panoptic_train").rename(other / "elsewhere")
     with pytest.raises((OSError, ValueError), match="other"):
         check_datasets(config(test="evaluated"))
+
+
+@pytest.mark.parametrize("fault", ["png", "record"])
+def test_A2_panoptic_truth_of_any_loader_is_looked_at(root, fault):
+    """Detectron2's records do not name the PNGs, and a loader may leave images out."""
+    stuff = {"stuff_classes": ["things", "sky", "road"], "stuff_dataset_id_to_contiguous_id": STUFF}
+    name = register_theirs(root, **stuff)
+    check_datasets(config(name, name))
+    if fault == "png":
+        (root / "panoptic_train/label2.png").unlink()
+        expected = pytest.raises(FileNotFoundError, match="missing files: image 2: .*panoptic_train/label2.png")
+    else:
+        records = DatasetCatalog.get(name)
+        DatasetCatalog.pop(name)
+        DatasetCatalog.register(name, lambda: records[:1])
+        expected = pytest.raises(ValueError, match="1 annotated images of .*panoptic_train.json are not among .* image 2;")
+    with expected:
+        check_datasets(config(name, name))
 
 
 def test_A2_pathfinder_sets_are_looked_at_too(tmp_path):

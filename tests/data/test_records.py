@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 from detectron2.data import DatasetCatalog
@@ -6,7 +7,15 @@ from detectron2.data.datasets import register_coco_instances
 from detectron2.data.datasets.coco_panoptic import register_coco_panoptic, register_coco_panoptic_separated
 
 from rfpn.data.panoptic import register_panoptic_folder
-from rfpn.data.records import check_label_maps, check_masks, check_pictures, load_records, training_records
+from rfpn.data.annotations import read_instances_json
+from rfpn.data.records import (
+    check_label_maps,
+    check_mask_format,
+    check_masks,
+    check_pictures,
+    load_records,
+    training_records,
+)
 from rfpn.data.semantic import prepare_split, split_of_folder
 from tests.data.tiny_panoptic import edit_json, mixed_layouts, write_set
 
@@ -119,6 +128,21 @@ def test_damaged_rle_is_named(tmp_path, counts):
     register_panoptic_folder("tiny", str(root), "train")
     with pytest.raises(ValueError, match="annotation 1: 'segmentation'|image 1, .*photo1.png: an RLE mask is damaged"):
         check_masks(load_records("tiny"))
+
+
+@pytest.mark.parametrize("polygon", [[1, 1, None, 5, 9, 9], [1e300] * 6, [[1, 1], [5, 1], [5, 5]], [1, 1, "5", 1, 5, 5], 7, [math.nan] * 6])
+def test_what_is_no_polygon_is_named(tmp_path, polygon):
+    """pycocotools ends the process, or fills the memory, on the first two."""
+    records = [{"image_id": 1, "file_name": "a.png", "height": 9, "width": 9, "annotations": [{"segmentation": [polygon]}]}]
+    for check in (check_masks, lambda records: check_mask_format(records, "polygon")):
+        with pytest.raises(ValueError, match="a.png has a polygon of what is no number of pixels"):
+            check(records)
+    root = write_set(tmp_path / "set", mixed_layouts())
+    prepare_split(split_of_folder(str(root), "train"))
+    path = root / "annotations/instances_train.json"
+    edit_json(path, lambda c: c["annotations"][0].update(segmentation=[polygon]))
+    with pytest.raises(ValueError, match="instances_train.json: (annotation 1: 'segmentation' must be|not a JSON file)"):
+        read_instances_json(str(path))
 
 
 def test_the_derived_instances_pass(tmp_path):

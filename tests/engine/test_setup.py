@@ -3,6 +3,8 @@
 import logging
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -207,6 +209,23 @@ def test_an_evaluation_writes_its_own_record_beside_that_of_a_run(start, tmp_pat
     assert "STEPS: 2" in record(tmp_path) and record(tmp_path, "config_eval.yaml") is None
     start("MODEL.RECURRENT.STEPS", 3, eval_only=True)
     assert "STEPS: 2" in record(tmp_path) and "STEPS: 3" in record(tmp_path, "config_eval.yaml")
+
+
+def test_evaluations_that_start_together_leave_the_record_of_the_run(start, tmp_path, monkeypatch):
+    def slow(cfg, args):
+        time.sleep(0.4)
+        (tmp_path / "run" / "config.yaml").write_text(cfg.dump())
+
+    start()
+    first = record(tmp_path)
+    monkeypatch.setattr("rfpn.engine.setup.default_setup", slow)
+    evaluations = [threading.Thread(target=start, args=("MODEL.RECURRENT.TEST_STEPS", n), kwargs={"eval_only": True}) for n in (7, 9)]
+    for evaluation in evaluations:
+        evaluation.start()
+        time.sleep(0.2)
+    for evaluation in evaluations:
+        evaluation.join()
+    assert record(tmp_path) == first and "TEST_STEPS: 9" in record(tmp_path, "config_eval.yaml")
 
 
 @pytest.mark.parametrize("eval_only", [False, True])

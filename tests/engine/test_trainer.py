@@ -4,9 +4,10 @@ import logging
 from contextlib import nullcontext
 
 import pytest
+import torch
 
 from rfpn.engine.setup import load_cfg
-from rfpn.engine.trainer import Trainer
+from rfpn.engine.trainer import Trainer, _has_shapes
 from tests.analysis.tiny_runs import SCENES
 
 pytestmark = pytest.mark.usefixtures("scenes")
@@ -55,6 +56,54 @@ def test_a_run_in_the_folder_of_another_says_so(folder, tmp_path, caplog):
         with caplog.at_level(logging.WARNING, logger="rfpn"):
             build(place).resume_or_load(resume=False)
         assert (f"OUTPUT_DIR {place} holds a run" in caplog.text) == said
+
+
+@pytest.mark.parametrize("first, second", [("backbone.fpn_lateral2", "backbone.fpn_lateral3"), ("backbone.fpn_output2", "backbone.fpn_output3")])
+def test_moments_of_other_parameters_are_refused_however_alike(tmp_path, first, second):
+    """Fused kernels do not look at shapes; a head's moments would fit another of the same shape."""
+    build(tmp_path, "SOLVER.TRAIN_ONLY", (first,), "SOLVER.MAX_ITER", 1).train()
+    for forget in (False, second == "proposal_generator"):
+        path = tmp_path / "model_final.pth"
+        checkpoint = torch.load(path, weights_only=True)
+        if forget:  # as checkpoints of earlier versions
+            del checkpoint["trainer"]["trained"]
+            torch.save(checkpoint, path)
+        with pytest.raises(ValueError, match="cannot be resumed, its optimizer is another"):
+            build(tmp_path, "SOLVER.TRAIN_ONLY", (second,), "SOLVER.MAX_ITER", 2).resume_or_load()
+
+
+def test_moments_of_other_shapes_are_refused():
+    weights = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((2, 3), (3, 2))]
+    first, second = (torch.optim.Adam([weight], fused=True) for weight in weights)
+    weights[0].square().sum().backward()
+    first.step()
+    assert _has_shapes(first.state_dict(), first) and not _has_shapes(first.state_dict(), second)
+    assert _has_shapes(second.state_dict(), first)
+
+
+def test_a_schedule_scaled_to_other_processes_is_not_resumed(tmp_path, monkeypatch):
+    scaled = ["SOLVER.REFERENCE_WORLD_SIZE", 2, "SOLVER.IMS_PER_BATCH", 4, "SOLVER.CHECKPOINT_PERIOD", 8]
+    build(tmp_path, *scaled, "SOLVER.MAX_ITER", 1).train()
+    build(tmp_path, *scaled, "SOLVER.MAX_ITER", 2).resume_or_load()
+    build(tmp_path, "SOLVER.REFERENCE_WORLD_SIZE", 0).resume_or_load()
+    trainer = build(tmp_path, *scaled)
+    trainer.cfg.defrost()
+    trainer.cfg.SOLVER.REFERENCE_WORLD_SIZE = 2
+    with pytest.raises(ValueError, match="were scaled to 1 processes and would be to 2; take 1 processes, or set .* 0") as caught:
+        trainer.resume_or_load()
+    assert "start anew" not in str(caught.value)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_run_that_fails_in_its_last_iteration_is_not_scored(tmp_path, monkeypatch, fails):
+    scored = []
+    monkeypatch.setattr(Trainer, "test", classmethod(lambda *_: scored.append(1)))
+    trainer = build(tmp_path, "SOLVER.MAX_ITER", 2)
+    step = trainer.run_step
+    monkeypatch.setattr(trainer, "run_step", lambda: 1 / 0 if fails and trainer.iter == 1 else step())
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext():
+        trainer.train()
+    assert bool(scored) != fails
 
 
 def test_schedule_and_precision_may_change_on_resuming(folder):

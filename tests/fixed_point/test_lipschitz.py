@@ -139,6 +139,8 @@ def test_bad_settings_are_named(arguments, named):
         lipschitz_penalty(*[random((2, 3)).requires_grad_()] * 2, *arguments)
     with pytest.raises(ValueError, match="gaussian"):
         check_penalty(0.9, "norm", "gaussian")
+    with pytest.raises(ValueError, match="gaussian"):
+        column_sums(*[random((2, 3)).requires_grad_()] * 2, "gaussian")
 
 
 def rotation(radius, degrees):

@@ -1,9 +1,9 @@
-"""Cells that users write."""
+"""Cells and layers that users write."""
 
 import pytest
 import torch
 
-from rfpn.layers import RecurrentLayer
+from rfpn.layers import HGRUCell, RecurrentLayer
 from tests.problems import LinearCell, random
 
 
@@ -37,6 +37,22 @@ def test_residuals_never_come_from_a_state_that_was_changed(cell, options):
     layer = RecurrentLayer(cell(), 3, **options).eval()
     with pytest.raises(ValueError, match="must leave the state as it is"), torch.no_grad():
         layer(random((2, 6)))
+
+
+class Clamped(RecurrentLayer):
+    def step(self, x, state):
+        return super().step(x, state).clamp(max=0.1)
+
+
+@pytest.mark.parametrize("kernel", [3, 11])
+def test_a_step_of_ones_own_is_taken_although_the_cell_has_a_fast_form(kernel):
+    torch.manual_seed(0)
+    cell, x = HGRUCell(4, kernel), torch.rand(2, 4, 8, 8)
+    own = RecurrentLayer(cell, 4)
+    own.step = lambda x, state: RecurrentLayer.step(own, x, state).clamp(max=0.1)
+    with torch.no_grad():
+        assert RecurrentLayer(cell, 4)(x).hidden.max() > 0.2
+        assert Clamped(cell, 4)(x).hidden.max() == own(x).hidden.max() == torch.tensor(0.1)
 
 
 def test_inference_mode_has_no_versions_to_compare():

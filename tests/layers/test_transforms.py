@@ -1,9 +1,10 @@
-"""torch.func and forward-mode differentiation through a layer."""
+"""torch.func, forward-mode differentiation, checkpoints and tracing of a layer."""
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
-from rfpn.layers import RecurrentLayer
+from rfpn.layers import ConvLSTMCell, GALAHGRUCell, HGRUCell, RecurrentLayer
 from tests.problems import TanhCell, random
 
 
@@ -35,3 +36,35 @@ def test_forward_mode_takes_all_steps(gradient):
         tangent = torch.autograd.forward_ad.unpack_dual(dual).tangent
         wanted = (layer(x + step * v).hidden - layer(x - step * v).hidden) / (2 * step)
     torch.testing.assert_close(tangent, wanted, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("gradient", ["rbp", "bptt"])
+def test_a_checkpoint_around_the_layer_changes_nothing(gradient):
+    layer, x = RecurrentLayer(TanhCell(), 6, gradient=gradient, lipschitz=True), random((3, 6)).requires_grad_()
+    found = []
+    for run in (layer, lambda x: torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)):
+        output = run(x)
+        found.append(torch.autograd.grad(output.hidden.square().sum() + output.penalty, [x, *layer.parameters()]))
+        assert {"residual", "penalty"} <= layer.diagnostics.keys()
+        assert ("truncated_share" in layer.diagnostics) == (gradient == "rbp")
+    torch.testing.assert_close(*found)
+
+
+class Hidden(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x).hidden
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("cell", [HGRUCell(4, 11), GALAHGRUCell(4, groups=2), ConvLSTMCell(4, 3)])
+def test_a_trace_takes_other_numbers_of_samples(cell):
+    model = Hidden(RecurrentLayer(cell, 3)).eval()
+    with torch.no_grad():
+        traced = torch.jit.trace(model, torch.rand(2, 4, 7, 6), check_trace=False)
+        for count in (5, 0):
+            x = torch.rand(count, 4, 7, 6)
+            torch.testing.assert_close(traced(x), model(x))

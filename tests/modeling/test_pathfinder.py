@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from detectron2.modeling import build_model
+from fvcore.nn import FlopCountAnalysis
 
 from rfpn.config import get_cfg
 from rfpn.layers import ConvLSTMCell, HGRUCell, RecurrentLayer
@@ -233,3 +234,11 @@ def test_images_of_unequal_size_or_colour_are_refused():
     with pytest.raises(ValueError, match="single pixel"):
         small_net()(batch(1, 1))
     assert small_net()(batch(2, 1))["loss_segmentation"].isfinite()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_operations_can_be_counted():
+    net = small_net().eval()
+    counts = FlopCountAnalysis(net, (batch(2),)).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
+    # 4 steps of two 3×3 kernels and two gates, 5 channels each way
+    assert counts.total() > 4 * 2 * 20 * 20 * 25 * 2 * 10

@@ -30,7 +30,8 @@ def trained(monkeypatch, tmp_path):
             def train(self):
                 train()
 
-        monkeypatch.setattr(run_demo, "setup", lambda args: SimpleNamespace(OUTPUT_DIR=str(tmp_path / "run")))
+        # the slash that a shell completes a folder's name with
+        monkeypatch.setattr(run_demo, "setup", lambda args: SimpleNamespace(OUTPUT_DIR=f"{tmp_path}/run/"))
         monkeypatch.setattr(run_demo, "Trainer", Trainer)
         monkeypatch.setattr(run_demo, "make_scenes", lambda: None)
         monkeypatch.setattr(run_pathfinder_demo, "make_images", lambda: None)

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 
 from rfpn.data.annotations import Categories
-from rfpn.data.files import read_json, write_json
+from rfpn.data.files import locked, read_json, write_json
 from rfpn.data.panoptic_png import encode_ids
 from rfpn.data.scenes.geometry import STUFF_CLASSES, THING_CLASSES
 from rfpn.data.scenes.render import SceneOptions, render_scene
@@ -74,21 +74,26 @@ def write_scenes(
     if _is_there(final, info):
         return False
     partial_root = os.path.join(root, f".{split}.partial")
-    shutil.rmtree(partial_root, ignore_errors=True)
-    paths = split_of_folder(partial_root, split)
-    for folder in (paths.image_root, paths.panoptic_root, paths.sem_seg_root):
-        os.makedirs(folder)
-    job = partial(_write_scene, paths=paths, split=split, seed=seed, options=options, image_format=image_format)
-    if workers > 1:
-        with _one_thread(), worker_pool(min(workers, count)) as pool:
-            results = list(progress(pool.map(job, range(count), chunksize=16)))
-    else:
-        results = list(progress(map(job, range(count))))
-    _write_jsons(paths, info, results)
-    os.makedirs(os.path.join(root, "annotations"), exist_ok=True)
-    for source, target in zip(_completion_order(paths), _completion_order(final)):
-        os.rename(source, target)
-    shutil.rmtree(partial_root)
+    os.makedirs(root, exist_ok=True)
+    # another program may be at it
+    with locked(partial_root):
+        if _is_there(final, info):
+            return False
+        shutil.rmtree(partial_root, ignore_errors=True)
+        paths = split_of_folder(partial_root, split)
+        for folder in (paths.image_root, paths.panoptic_root, paths.sem_seg_root):
+            os.makedirs(folder)
+        job = partial(_write_scene, paths=paths, split=split, seed=seed, options=options, image_format=image_format)
+        if workers > 1:
+            with _one_thread(), worker_pool(min(workers, count)) as pool:
+                results = list(progress(pool.map(job, range(count), chunksize=16)))
+        else:
+            results = list(progress(map(job, range(count))))
+        _write_jsons(paths, info, results)
+        os.makedirs(os.path.join(root, "annotations"), exist_ok=True)
+        for source, target in zip(_completion_order(paths), _completion_order(final)):
+            os.rename(source, target)
+        shutil.rmtree(partial_root)
     return True
 
 

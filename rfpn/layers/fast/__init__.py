@@ -60,7 +60,7 @@ def bind(cell: nn.Module, x: Tensor):
     """The fast form of ``cell`` for drive x (R, C, H, W), or None where the plain one is to be used."""
     from rfpn.layers.hgru import GALAHGRUCell, HGRUCell
 
-    if x.dim() != 4 or not len(x) or x.numel() > _MOST_ELEMENTS:
+    if torch.jit.is_tracing() or x.dim() != 4 or not len(x) or x.numel() > _MOST_ELEMENTS:
         return None
     # a subclass may compute something else
     make = {HGRUCell: _bind_hgru, GALAHGRUCell: _bind_gala}.get(type(cell))

@@ -113,7 +113,9 @@ def run(layer: nn.Module, x: Tensor, steps: int) -> tuple[Tensor, Tensor] | None
 
 def usable(layer: nn.Module, x: Tensor) -> bool:
     """Whether a graph may run the layer on x: without grad, on CUDA, for RoIs that do not influence each other."""
-    if not (layer.fast == "auto" and not torch.is_grad_enabled() and x.is_cuda and x.dim() == 4 and bucket(len(x))):
+    if torch.jit.is_tracing() or torch.is_grad_enabled():
+        return False
+    if not (layer.fast == "auto" and x.is_cuda and x.dim() == 4 and bucket(len(x))):
         return False
     # every number of steps would need graphs of its own
     if layer.training and layer.extra_steps:

@@ -17,7 +17,7 @@ SMALL = SceneOptions(height=64, width=64)
 
 
 def hashes(root, pattern="**/*"):
-    files = sorted(p for p in Path(root).glob(pattern) if p.is_file())
+    files = sorted(p for p in Path(root).glob(pattern) if p.is_file() and p.suffix != ".lock")
     return {str(p.relative_to(root)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
@@ -81,9 +81,20 @@ def test_interrupted_run_leaves_nothing_in_place(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         write_scenes(str(tmp_path), "train", 4, options=SMALL, progress=stop)
-    assert [p.name for p in tmp_path.iterdir()] == [".train.partial"]
+    assert {p.name for p in tmp_path.iterdir()} == {".train.partial", ".train.partial.lock"}
     assert write_scenes(str(tmp_path), "train", 4, options=SMALL)
     assert not (tmp_path / ".train.partial").exists() and len(list((tmp_path / "train").iterdir())) == 4
+
+
+def test_two_programs_at_once_make_one_set(tmp_path):
+    command = [sys.executable, "datasets/prepare_scenes.py", "--output", str(tmp_path), "--train", "60", "--val", "0"]
+    options = {"cwd": REPOSITORY, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": {"PYTHONPATH": "."}}
+    runs = [subprocess.Popen([*command, "--size", "64", "64", "--seed", seed], **options) for seed in "011"]
+    ends = [(*run.communicate(timeout=120), run.returncode) for run in runs]
+    made = [out for out, _, code in ends if "made" in out and code == 0]
+    refused = [error for _, error, code in ends if code == 2]
+    assert len(made) == 1 and len(refused) in (1, 2) and all("made with other options" in error for error in refused), ends
+    assert prepare_split(split_of_folder(str(tmp_path), "train")) == ([], 0)
 
 
 @pytest.mark.parametrize("wrong", [{"split": "test"}, {"count": 0}, {"image_format": "gif"}, {"seed": -1}])
