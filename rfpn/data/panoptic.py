@@ -12,7 +12,6 @@ from typing import Optional
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.data.datasets.coco import load_coco_json
-from iopath.common.file_io import file_lock
 
 from rfpn.data.annotations import (
     IGNORE_LABEL,
@@ -22,7 +21,7 @@ from rfpn.data.annotations import (
     split_categories,
 )
 from rfpn.data.check import PREPARE_COMMAND, check_files
-from rfpn.data.files import read_json, write_json
+from rfpn.data.files import locked, read_json, write_json
 from rfpn.data.records import check_pictures
 from rfpn.data.semantic import Split, prepare_split, split_of_folder, unannotated
 
@@ -244,7 +243,7 @@ def _derive(split: Split) -> None:
     except OSError as error:
         words = f"{error.strerror}; set RFPN_DERIVED_DIR to a folder that can be written to"
         raise OSError(error.errno, words, derived_dir) from None
-    with file_lock(stamp_file):  # processes of one run come here together
+    with locked(stamp_file):  # processes of one run come here together
         if made():
             return
         logger.info(f"Making label maps and instances of {split.panoptic_json} in {derived_dir} ...")

@@ -234,7 +234,7 @@ def test_A8_instances_that_lack_annotated_images_are_told_of(tmp_path, caplog):
 def test_derived_files_may_be_read_only_once_they_are_there(tmp_path, monkeypatch):
     register_panoptic_folder("tiny", str(write_set(tmp_path / "set", mixed_layouts())), "train")
     first = DatasetCatalog.get("tiny")
-    monkeypatch.setattr("rfpn.data.panoptic.file_lock", lambda path: pytest.fail("locked"))
+    monkeypatch.setattr("rfpn.data.panoptic.locked", lambda path: pytest.fail("locked"))
     monkeypatch.setattr("rfpn.data.panoptic.os.makedirs", lambda *_, **__: pytest.fail("made"))
     assert DatasetCatalog.get("tiny") == first
 
