@@ -161,7 +161,7 @@ def largest_singular_value(operator: LinearOperator, tolerance: float = 1e-3) ->
 
 
 def _largest(operator: LinearOperator, tolerance: float, dense: Callable, solve: Callable) -> float:
-    """What ``dense`` says of a small matrix; else the magnitude that ``solve`` (eigs, svds) finds, 0 where J maps its start to 0."""
+    """What ``dense`` says of a small matrix, or the magnitude that ``solve`` (eigs, svds) finds; 0 where its start maps to 0."""
     if operator.shape[0] <= _DENSE:
         matrix = operator.matmat(np.eye(operator.shape[0], dtype=operator.dtype))
         return float(dense(matrix)) if np.isfinite(matrix).all() else float("nan")
@@ -181,7 +181,8 @@ def _largest(operator: LinearOperator, tolerance: float, dense: Callable, solve:
 def summarise(rows: list[Stability]) -> dict[str, float]:
     """What a model's samples show together.
 
-    ``unstable_share``: of samples whose spectral radius is known, those above 1. ``blind_share``: of these, with a penalty of 0.
+    ``unstable_share``: of samples whose spectral radius is known, those above 1. ``blind_share``: of these, those with no
+    penalty.
     ``rank_*``: Spearman correlation of the penalty with spectral radius and singular value, NaN where one is constant.
     """
     table = np.array(rows, dtype=float).reshape(-1, len(Stability._fields))

@@ -181,7 +181,7 @@ def is_polygon(value) -> bool:
         within = -_FURTHEST <= min(value, default=0) and max(value, default=0) <= _FURTHEST
         # NaN has no order
         return isinstance(value, list) and within and math.isfinite(sum(value))
-    except TypeError:
+    except (TypeError, ValueError):
         return False
 
 

@@ -3,6 +3,7 @@
 import logging
 import os
 
+import numpy as np
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
 from rfpn.data.annotations import is_polygon, read_instances_json, read_panoptic_json
@@ -89,8 +90,8 @@ def check_scored_panoptic(dataset_name: str, records: list, content: dict) -> No
     left_out = [annotation["image_id"] for annotation in content["annotations"] if annotation["image_id"] not in given]
     if left_out:
         raise ValueError(
-            f"dataset '{dataset_name}': {len(left_out)} annotated images of {metadata.panoptic_json} are not among its records, "
-            f"the first is image {left_out[0]}; scoring needs them: give the set a panoptic JSON without them"
+            f"dataset '{dataset_name}': {len(left_out)} annotated images of {metadata.panoptic_json} are not among its "
+            f"records, the first is image {left_out[0]}; scoring needs them: give the set a panoptic JSON without them"
         )
     paths = [(a["image_id"], os.path.join(metadata.panoptic_root, a["file_name"])) for a in content["annotations"]]
     check_pictures([{"image_id": image_id, "pan_seg_file_name": path} for image_id, path in paths])
@@ -112,7 +113,7 @@ def check_masks(records: list) -> None:
 
 def _check_polygons(mask, record: dict) -> None:
     # what pycocotools is not to meet: it fills the memory, or ends the process
-    if isinstance(mask, list) and not all(map(is_polygon, mask)):
+    if isinstance(mask, list) and not all(is_polygon(list(p) if isinstance(p, (tuple, np.ndarray)) else p) for p in mask):
         raise ValueError(f"an instance of {record['file_name']} has a polygon of what is no number of pixels")
 
 

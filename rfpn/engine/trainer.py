@@ -157,8 +157,8 @@ class Trainer(DefaultTrainer):
         before, now = state_dict.get("scaled_to", 0), self.cfg.SOLVER.REFERENCE_WORLD_SIZE
         if before and now and before != now:
             self._refuse(
-                f"its batch size and schedule were scaled to {before} processes and would be to {now}; take {before} processes, or "
-                "set SOLVER.REFERENCE_WORLD_SIZE 0 and the values that its log names",
+                f"its batch size and schedule were scaled to {before} processes and would be to {now}; take {before} processes, "
+                "or set SOLVER.REFERENCE_WORLD_SIZE 0 and the values that its log names",
                 anew=False,
             )
         super().load_state_dict(state_dict)

@@ -165,7 +165,10 @@ def test_A2_boxes_are_due_where_they_are_scored(sets, box):
         check_scored_instances("boxes", [], masks=False)
 
 
-@pytest.mark.parametrize("change", [{"area": "12"}, {"segmentation": [[1, 1, None, 5, 9, 9]]}, {"segmentation": [[0, 0, 1e300] * 2]}])
+@pytest.mark.parametrize(
+    "change",
+    [{"area": "12"}, {"segmentation": [[1, 1, None, 5, 9, 9]]}, {"segmentation": [[0, 0, 1e300] * 2]}],
+)
 def test_A2_what_scoring_stumbles_over_is_named(sets, change):
     edit_json(Path(sets.instances_json), lambda content: content["annotations"][1].update(change))
     with pytest.raises(ValueError, match="instances_train.json: annotation 2(: 'area' must be| has .* no number of pixels)"):

@@ -1,6 +1,8 @@
 import json
 import math
+from contextlib import nullcontext
 
+import numpy as np
 import pytest
 from detectron2.data import DatasetCatalog
 from detectron2.data.datasets import register_coco_instances
@@ -130,7 +132,10 @@ def test_damaged_rle_is_named(tmp_path, counts):
         check_masks(load_records("tiny"))
 
 
-@pytest.mark.parametrize("polygon", [[1, 1, None, 5, 9, 9], [1e300] * 6, [[1, 1], [5, 1], [5, 5]], [1, 1, "5", 1, 5, 5], 7, [math.nan] * 6])
+@pytest.mark.parametrize(
+    "polygon",
+    [[1, 1, None, 5, 9, 9], [1e300] * 6, [[1, 1], [5, 1], [5, 5]], [1, 1, "5", 1, 5, 5], 7, [math.nan] * 6],
+)
 def test_what_is_no_polygon_is_named(tmp_path, polygon):
     """pycocotools ends the process, or fills the memory, on the first two."""
     records = [{"image_id": 1, "file_name": "a.png", "height": 9, "width": 9, "annotations": [{"segmentation": [polygon]}]}]
@@ -143,6 +148,13 @@ def test_what_is_no_polygon_is_named(tmp_path, polygon):
     edit_json(path, lambda c: c["annotations"][0].update(segmentation=[polygon]))
     with pytest.raises(ValueError, match="instances_train.json: (annotation 1: 'segmentation' must be|not a JSON file)"):
         read_instances_json(str(path))
+
+
+@pytest.mark.parametrize("polygon, passes", [((1, 1, 5, 1, 5, 5), True), (np.ones(6), True), (np.ones((3, 2)), False)])
+def test_polygons_of_other_loaders_may_be_arrays(polygon, passes):
+    records = [{"image_id": 1, "file_name": "a.png", "height": 9, "width": 9, "annotations": [{"segmentation": [polygon]}]}]
+    with nullcontext() if passes else pytest.raises(ValueError, match="no number of pixels"):
+        check_masks(records)
 
 
 def test_the_derived_instances_pass(tmp_path):

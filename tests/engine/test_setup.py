@@ -219,7 +219,8 @@ def test_evaluations_that_start_together_leave_the_record_of_the_run(start, tmp_
     start()
     first = record(tmp_path)
     monkeypatch.setattr("rfpn.engine.setup.default_setup", slow)
-    evaluations = [threading.Thread(target=start, args=("MODEL.RECURRENT.TEST_STEPS", n), kwargs={"eval_only": True}) for n in (7, 9)]
+    settings = [("MODEL.RECURRENT.TEST_STEPS", steps) for steps in (7, 9)]
+    evaluations = [threading.Thread(target=start, args=setting, kwargs={"eval_only": True}) for setting in settings]
     for evaluation in evaluations:
         evaluation.start()
         time.sleep(0.2)

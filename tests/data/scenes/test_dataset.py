@@ -88,7 +88,8 @@ def test_interrupted_run_leaves_nothing_in_place(tmp_path):
 
 def test_two_programs_at_once_make_one_set(tmp_path):
     command = [sys.executable, "datasets/prepare_scenes.py", "--output", str(tmp_path), "--train", "60", "--val", "0"]
-    options = {"cwd": REPOSITORY, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": {"PYTHONPATH": "."}}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    options = {"cwd": REPOSITORY, "env": {"PYTHONPATH": "."}, **pipes}
     runs = [subprocess.Popen([*command, "--size", "64", "64", "--seed", seed], **options) for seed in "011"]
     ends = [(*run.communicate(timeout=120), run.returncode) for run in runs]
     made = [out for out, _, code in ends if "made" in out and code == 0]
