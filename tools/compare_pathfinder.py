@@ -193,11 +193,16 @@ def main(argv=None) -> None:
         images, theirs, ours = reference[f"image_{length}"], measured[length], measure_all(*zip(*samples), length)
         print(f"\nlength {length}: {len(images)} reference | {len(samples)} generated; mean, 5th, 95th percentile")
         for name in theirs:
-            cells = ((v.mean(), *np.percentile(v, (5, 95))) for v in (theirs[name], ours[name]))
-            print(f"  {name:36s}" + "   |".join("".join(f"{number:10.3f}" for number in cell) for cell in cells))
+            print(f"  {name:36s}" + "   |".join(map(_cell, (theirs[name], ours[name]))))
         rows += [list(images[:5]), [image for image, _ in samples[:5]]]
     if args.sheet:
         sheet(rows).save(args.sheet)
+
+
+def _cell(values: np.ndarray) -> str:
+    # short contours have no turns
+    numbers = (values.mean(), *np.percentile(values, (5, 95))) if len(values) else ()
+    return "".join(f"{number:10.3f}" for number in numbers) or f"{'-':>10s}" * 3
 
 
 def read_reference(path: str, lengths: list[int], num: int) -> dict[str, np.ndarray]:

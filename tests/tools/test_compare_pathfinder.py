@@ -108,6 +108,13 @@ def test_folders_are_read_as_in_training(tmp_path):
         np.testing.assert_array_equal(after[name], pictures)
 
 
+def test_short_contours_have_no_turns(tmp_path, capsys):
+    write_split(tmp_path, PathfinderSettings(3), "train", 2, seed=0, progress=False)
+    main(["--reference", str(tmp_path / "train"), "--lengths", "3", "--num", "2"])
+    row = next(line for line in capsys.readouterr().out.splitlines() if "turn (degrees)" in line)
+    assert row.split()[-7:] == ["-", "-", "-", "|", "-", "-", "-"]
+
+
 def test_folders_of_a_generator(tmp_path, capsys):
     write_split(tmp_path, PathfinderSettings(9), "train", 3, seed=0, progress=False)
     main(["--reference", str(tmp_path / "train"), "--lengths", "9", "--num", "2"])
