@@ -145,7 +145,7 @@ def _add_training(cfg: CN) -> None:
     cfg.SOLVER.ACCUMULATE = 1
     # Precision of autocast under SOLVER.AMP.ENABLED: "bfloat16" or "float16" (with loss scaling).
     cfg.SOLVER.AMP.DTYPE = "bfloat16"
-    # Let evaluation start although the weights file lacks parameters of the model.
+    # Let evaluation start although the weights file lacks parameters of the model, or has more for its parts.
     cfg.MODEL.ALLOW_MISSING_WEIGHTS = False
     # Images of each test set whose predictions every evaluation shows in TensorBoard; 0 for none.
     cfg.TEST.LOG_IMAGES = 0

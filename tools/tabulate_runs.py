@@ -6,6 +6,7 @@
 """
 
 import argparse
+import math
 from statistics import mean, stdev
 
 from arguments import add_logs, read_log, usage_errors
@@ -49,9 +50,11 @@ def table(runs: dict[str, list[dict[str, float]]], scores: list[str]) -> str:
 
 
 def cell(values: list[float]) -> str:
-    """Mean ± standard deviation (n − 1); the value alone where there is one."""
+    """Mean ± standard deviation (n − 1); the value alone where there is one; "nan" where one is not finite."""
     if not values:
         return ""
+    if not all(map(math.isfinite, values)):
+        return "nan"
     style = ".1f" if abs(mean(values)) >= 10 else ".2g"
     spread = f" ± {stdev(values):{style}}" if len(values) > 1 else ""
     return f"{mean(values):{style}}{spread}"

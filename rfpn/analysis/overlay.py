@@ -13,6 +13,7 @@ from torch import nn
 from rfpn.analysis.figures import draw_contour, draw_instances, draw_panoptic, draw_semantic
 from rfpn.analysis.time_course import step_outputs
 from rfpn.analysis.unrolling import has_recurrent_layer, is_pathfinder, trained_steps
+from rfpn.data.images import to_tensor
 from rfpn.data.pathfinder.mapper import resize
 from rfpn.evaluation.panoptic import visible_segments
 from rfpn.layers import RecurrentLayer
@@ -91,7 +92,7 @@ class SegmentationOverlay(Overlay):
         image = _in_format(image, self.cfg.INPUT.FORMAT)
         resized = self._resize.get_transform(image).apply_image(np.ascontiguousarray(image))
         return {
-            "image": torch.as_tensor(np.ascontiguousarray(resized.transpose(2, 0, 1))),
+            "image": to_tensor(resized),
             "height": height,
             "width": width,
         }

@@ -23,6 +23,7 @@ from rfpn.data.records import (
     check_label_maps,
     check_mask_format,
     check_masks,
+    check_picture_sizes,
     check_scored_panoptic,
     load_records,
     training_records,
@@ -108,6 +109,8 @@ def _check_evaluated(cfg: CfgNode, name: str) -> list:
     """What an evaluation will read is there and fits, so that no training ends with a failing one; its records."""
     _check_dataset(cfg, name, needs_panoptic=True)
     records = load_records(name)
+    if _kind(name) != "pathfinder":
+        check_picture_sizes(records)
     check_masks(records)
     kind, scored = _kind(name), set()
     if kind in ("coco", "coco_panoptic_seg", "sem_seg"):

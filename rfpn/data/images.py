@@ -3,7 +3,8 @@
 from typing import Optional
 
 import numpy as np
-from PIL import Image, ImageFile, ImageOps
+import torch
+from PIL import ExifTags, Image, ImageFile, ImageOps
 
 # Greys of 16 bits: Pillow saturates them when it converts to 8 bits.
 _SIXTEEN_BIT_MODES = ("I;16", "I;16L", "I;16B", "I;16N")
@@ -70,6 +71,28 @@ def read_image(path: str, format: Optional[str] = "BGR") -> np.ndarray:
     except Exception as error:  # SyntaxError, struct.error, ...
         raise ValueError(f"{path}: unreadable EXIF data ({error or type(error).__name__})") from error
     return convert_PIL_to_numpy(_to_eight_bits(image, path), format)
+
+
+def upright_size(path: str) -> tuple:
+    """(width, height) in pixels that :func:`read_image` gives a picture, from its header: EXIF orientation may turn it.
+
+    Raises:
+        FileNotFoundError, ValueError: the file is missing, or no picture.
+    """
+    try:
+        with Image.open(path) as image:
+            turned = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
+            return image.size[::-1] if turned else image.size
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: no such image") from None
+    except Exception as error:
+        raise ValueError(f"{path}: unreadable image ({error or type(error).__name__})") from error
+
+
+def to_tensor(image: np.ndarray) -> torch.Tensor:
+    """A picture (H, W, C) as models take it: (C, H, W), uint8, or float32 where it is float (YUV-BT.601)."""
+    tensor = torch.as_tensor(np.ascontiguousarray(image.transpose(2, 0, 1)))
+    return tensor.float() if tensor.is_floating_point() else tensor
 
 
 def _to_eight_bits(image: Image.Image, path: str) -> Image.Image:

@@ -11,7 +11,7 @@ from detectron2.data import transforms as T
 from detectron2.structures import BitMasks, Boxes, Instances, PolygonMasks
 
 from rfpn.data.annotations import IGNORE_LABEL
-from rfpn.data.images import read_image, read_semantic_map
+from rfpn.data.images import read_image, read_semantic_map, to_tensor
 from rfpn.data.records import check_mask_format, check_masks
 
 # Of no use to models, and large.
@@ -68,7 +68,7 @@ class PanopticMapper(DatasetMapper):
     def __call__(self, dataset_dict: dict) -> dict:
         """
         Returns:
-            ``image`` (C, H, W) uint8 and the record's own keys; in training also ``instances`` and, where the record
+            ``image`` (C, H, W) uint8 (float32 for YUV) and the record's own keys; in training also ``instances`` and, where the record
             has a label map, ``sem_seg`` (H, W) int64.
 
         Raises:
@@ -95,7 +95,7 @@ class PanopticMapper(DatasetMapper):
                 f"({error or type(error).__name__}); leave the picture out, or change INPUT.MAX_SIZE_* or INPUT.CROP"
             ) from error
         image, labels = augmented.image, augmented.sem_seg
-        record["image"] = torch.as_tensor(np.ascontiguousarray(image.transpose(2, 0, 1)))
+        record["image"] = to_tensor(image)
         if labels is not None:
             record["sem_seg"] = torch.as_tensor(labels.astype("long"))
         if self.is_train:

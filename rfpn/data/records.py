@@ -8,6 +8,7 @@ from detectron2.data import DatasetCatalog, MetadataCatalog
 
 from rfpn.data.annotations import is_polygon, read_instances_json, read_panoptic_json
 from rfpn.data.check import PREPARE_COMMAND
+from rfpn.data.images import upright_size
 from rfpn.data.rle import fits
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,24 @@ def check_pictures(records: list) -> None:
         raise FileNotFoundError(
             f"missing files: {'; '.join(missing[:5])}{more}. Check the set with {PREPARE_COMMAND}"
         )
+
+
+def check_picture_sizes(records: list) -> None:
+    """Every picture has, once EXIF orientation has turned it, the size that its record gives.
+
+    Raises:
+        ValueError: naming the first that has not. FileNotFoundError: it is missing.
+    """
+    for record in records:
+        path, wanted = record["file_name"], (record.get("width"), record.get("height"))
+        if None in wanted or "://" in path:
+            continue
+        size = upright_size(path)
+        if size != wanted:
+            raise ValueError(
+                f"{path}: the picture is {size[0]}x{size[1]} pixels where image {record.get('image_id')} has {wanted[0]}x{wanted[1]}"
+                "; if it is its EXIF orientation that turns it, annotate it as it is shown, or take the orientation out"
+            )
 
 
 def _files_in(folder: str) -> set[str]:

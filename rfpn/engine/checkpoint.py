@@ -129,8 +129,8 @@ def load_for_evaluation(model: nn.Module, cfg: CfgNode, resume: bool = False) ->
     """Give a model the weights of MODEL.WEIGHTS, or with ``resume`` those of the run's last checkpoint.
 
     Raises:
-        ValueError: the file does not give every parameter, and MODEL.ALLOW_MISSING_WEIGHTS does not admit that; or one
-            is not finite.
+        ValueError: the file does not give every parameter, or gives more to parts of the model, and
+            MODEL.ALLOW_MISSING_WEIGHTS does not admit that; or one is not finite.
     """
     checkpointer = Checkpointer(model, save_dir=cfg.OUTPUT_DIR)
     checkpointer.resume_or_load(cfg.MODEL.WEIGHTS, resume=resume)
@@ -142,7 +142,7 @@ def load_for_evaluation(model: nn.Module, cfg: CfgNode, resume: bool = False) ->
 
 
 def check_complete(checkpointer: Checkpointer, allow_missing: bool) -> None:
-    """Raise ValueError when evaluation would run with parameters that no file gave."""
+    """Raise ValueError when evaluation would run with parameters that no file gave, or with a part of a larger model."""
     if checkpointer.incompatible is None:
         lack = "MODEL.WEIGHTS names no file"
     else:
@@ -154,6 +154,26 @@ def check_complete(checkpointer: Checkpointer, allow_missing: bool) -> None:
         raise ValueError(
             f"{lack}: evaluating random weights is refused; set MODEL.ALLOW_MISSING_WEIGHTS True to do it all the same"
         )
+    surplus = _surplus(checkpointer.model, checkpointer.incompatible[1]) if checkpointer.incompatible else []
+    if surplus and not allow_missing:
+        raise ValueError(
+            f"{_count('unexpected', surplus)} in parts of this model: MODEL.WEIGHTS is of another one, larger or of another form "
+            "(MODEL.RESNETS.DEPTH, MODEL.RECURRENT.FORM); set MODEL.ALLOW_MISSING_WEIGHTS True to evaluate it all the same"
+        )
+
+
+def _surplus(model: nn.Module, unexpected: list[str]) -> list[str]:
+    """Names of tensors that lie within parts of a model; whole heads that it does without may well be in a file."""
+    modules = dict(model.named_modules())
+
+    def part(name: str) -> str:
+        while name not in modules:
+            name = name.rpartition(".")[0]
+        return name
+
+    # what frozen norms do not count, and what Detectron2 stored once
+    harmless = ("num_batches_tracked", "cell_anchors")
+    return [name for name in unexpected if part(name) not in ("", "roi_heads") and not any(word in name for word in harmless)]
 
 
 @contextlib.contextmanager

@@ -15,10 +15,7 @@ def train_only(model: nn.Module, names: tuple[str, ...]) -> None:
     trained, parts = set(), set()
     for name in names:
         part = find_part(model, "SOLVER.TRAIN_ONLY", name)
-        parameters = list(part.parameters())
-        if not any(parameter.requires_grad for parameter in parameters):
-            raise ValueError(f"SOLVER.TRAIN_ONLY {name!r} is frozen throughout; MODEL.BACKBONE.FREEZE_AT says how much is")
-        trained.update(parameters)
+        trained.update(part.parameters())
         parts.update(part.modules())
     for parameter in model.parameters():
         parameter.requires_grad_(parameter.requires_grad and parameter in trained)

@@ -1,8 +1,12 @@
 """What is checked before anything is built."""
 
+from contextlib import nullcontext
+
 import pytest
 from detectron2.data import DatasetCatalog
 from detectron2.data.datasets.coco_panoptic import register_coco_panoptic, register_coco_panoptic_separated
+
+from PIL import Image
 
 from rfpn.config import get_cfg
 from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
@@ -106,6 +110,17 @@ def test_A2_a_set_that_cannot_be_evaluated_is_found_before_training(root, tmp_pa
         (other / "panoptic_train").rename(other / "elsewhere")
     with pytest.raises((OSError, ValueError), match="other"):
         check_datasets(config(test="evaluated"))
+
+
+def test_A2_a_picture_that_its_exif_data_turn_is_found_before_training(root):
+    """As phones write them; their records have the size that is stored."""
+    register_panoptic_folder("tiny", str(root), "train")
+    path, exif = root / "train/label1.jpg", Image.Exif()
+    for orientation, fits in ((3, True), (6, False)):
+        exif[0x0112] = orientation
+        Image.open(path).save(path, exif=exif)
+        with nullcontext() if fits else pytest.raises(ValueError, match="label1.jpg: the picture is 48x64 .* EXIF orientation"):
+            check_datasets(config())
 
 
 @pytest.mark.parametrize("fault", ["png", "record"])

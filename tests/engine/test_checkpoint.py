@@ -4,6 +4,7 @@ import collections
 import logging
 import os
 import pickle
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,22 @@ def test_D1_one_line_says_what_was_loaded(tmp_path, caplog):
     with pytest.raises(ValueError, match="missing 4"):
         check_complete(target, allow_missing=False)
     check_complete(target, allow_missing=True)
+
+
+@pytest.mark.parametrize(
+    "name, refused",
+    # a layer's, that of a head that this model does without, what frozen norms do not count
+    [("first.gain", True), ("first.2.weight", True), ("third.weight", False), ("first.num_batches_tracked", False)],
+)
+def test_D1_a_part_of_a_larger_model_is_not_evaluated(tmp_path, name, refused):
+    """Nothing of this one is missing in its file."""
+    cfg = load_cfg("", ["OUTPUT_DIR", str(tmp_path), "MODEL.WEIGHTS", str(tmp_path / "larger.pth")])
+    torch.save({"model": {**model().state_dict(), name: torch.ones(1)}}, cfg.MODEL.WEIGHTS)
+    words = f"unexpected 1 .{name}. in parts of this model: .* MODEL.RECURRENT.FORM"
+    with pytest.raises(ValueError, match=words) if refused else nullcontext():
+        load_for_evaluation(model(), cfg)
+    cfg.MODEL.ALLOW_MISSING_WEIGHTS = True
+    load_for_evaluation(model(), cfg)
 
 
 def test_D1_a_panoptic_fpn_checkpoint_fills_all_of_rfpn_but_the_mask_head(tmp_path):

@@ -43,12 +43,32 @@ def test_unequal_numbers_of_processes_on_the_machines_are_refused():
         find_place({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "4(x2),3"})
 
 
+def arguments(num_gpus=1, num_machines=1, machine_rank=0):
+    return SimpleNamespace(num_gpus=num_gpus, num_machines=num_machines, machine_rank=machine_rank)
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"num_gpus": 0, "num_machines": 2}, "for CPU processes use torchrun"),
+        ({"num_gpus": -1}, "--num-gpus -1 must be 0 or more"),
+        ({"num_machines": 0}, "--num-machines 0"),
+        ({"machine_rank": 1}, "--machine-rank 1 one of --num-machines 1"),
+    ],
+)
+def test_places_that_there_are_not(monkeypatch, given, words):
+    """Each machine would train a model of its own, without a word."""
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ValueError, match=words):
+        check_gpus(arguments(**given))
+
+
 def test_more_gpus_than_there_are(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ValueError, match="--num-gpus 2 but this machine has 0"):
-        check_gpus(SimpleNamespace(num_gpus=2, num_machines=1))
-    check_gpus(SimpleNamespace(num_gpus=1, num_machines=1))
+        check_gpus(arguments(num_gpus=2))
+    check_gpus(arguments())
 
 
 def test_more_processes_than_gpus(monkeypatch):
@@ -57,7 +77,7 @@ def test_more_processes_than_gpus(monkeypatch):
     for local_rank, fails in ((3, False), (4, True)):
         monkeypatch.setattr(module, "find_place", lambda _: Place(local_rank, 8, local_rank, 8, "env://"))
         with pytest.raises(ValueError, match="8 processes were started.*4 GPUs") if fails else nullcontext():
-            check_gpus(SimpleNamespace(num_gpus=1, num_machines=1))
+            check_gpus(arguments())
 
 
 @pytest.mark.parametrize("code, expected", [(2, SystemExit), (3, SystemExit), (-9, ProcessExitedException)])

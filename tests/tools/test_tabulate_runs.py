@@ -29,6 +29,12 @@ def test_last_values_their_mean_and_deviation(tmp_path, monkeypatch, capsys):
     assert lines[2:] == ["| a | 2 | 51.0 ± 1.4 | 0.3 ± 0.14 |  |", "| b | 1 |  | 0.4 | 0.5 |"]
 
 
+def test_scores_of_nothing_are_not_averaged(tmp_path, monkeypatch, capsys):
+    logs = [_log(tmp_path, f"{i}.json", {"iteration": 1, "PQ_st": value}) for i, value in enumerate((float("nan"), 50.0))]
+    _run(monkeypatch, *(word for log in logs for word in ("--log", f"a={log}")), "--scores", "PQ_st")
+    assert capsys.readouterr().out.splitlines()[2] == "| a | 2 | nan |"
+
+
 def test_a_score_that_no_log_has_is_named(tmp_path, monkeypatch, capsys):
     log = f"a={_log(tmp_path, '1.json', {'iteration': 0, 'loss_mask': 0.5})}"
     with pytest.raises(SystemExit) as end:
