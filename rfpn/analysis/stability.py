@@ -194,8 +194,8 @@ def summarise(rows: list[Stability]) -> dict[str, float]:
         known = values[~np.isnan(values)]
         summary[f"mean_{name}"] = float(known.mean()) if len(known) else float("nan")
         summary[f"max_{name}"] = float(known.max()) if len(known) else float("nan")
-    known = radius[~np.isnan(radius)]
-    summary["unstable_share"] = float((known > 1).mean()) if len(known) else float("nan")
+    answered = ~np.isnan(radius)
+    summary["unstable_share"] = float(unstable[answered].mean()) if answered.any() else float("nan")
     summary["blind_share"] = float((lcp[unstable] == 0).mean()) if unstable.any() else float("nan")
     return summary | {"rank_radius": rank_correlation(lcp, radius), "rank_singular_value": rank_correlation(lcp, norm)}
 

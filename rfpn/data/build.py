@@ -109,10 +109,10 @@ def _check_evaluated(cfg: CfgNode, name: str) -> list:
     """What an evaluation will read is there and fits, so that no training ends with a failing one; its records."""
     _check_dataset(cfg, name, needs_panoptic=True)
     records = load_records(name)
-    if _kind(name) != "pathfinder":
+    kind, scored = _kind(name), set()
+    if kind != "pathfinder":
         check_picture_sizes(records)
     check_masks(records)
-    kind, scored = _kind(name), set()
     if kind in ("coco", "coco_panoptic_seg", "sem_seg"):
         check_scored_metadata(name)
         scored = scored_outputs(name, cfg.MODEL.META_ARCHITECTURE)

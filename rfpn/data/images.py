@@ -1,6 +1,7 @@
 """Reading pictures safely: every mode is converted on purpose, and an error always names the file."""
 
-from typing import Optional
+from contextlib import contextmanager
+from typing import Iterator, Optional
 
 import numpy as np
 import torch
@@ -24,18 +25,25 @@ def load_image(path: str, size: Optional[tuple] = None) -> Image.Image:
     """
     if ImageFile.LOAD_TRUNCATED_IMAGES:
         raise ValueError(f"{path}: PIL.ImageFile.LOAD_TRUNCATED_IMAGES is set, which hides damage; unset it")
+    with _opened(path) as image:
+        wrong = _wrong_size(image, size)
+        if not wrong:
+            image.load()
+    if wrong:
+        raise ValueError(f"{path}: {wrong}")
+    return image
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[Image.Image]:
+    """A picture of which nothing but the header is read; errors, also those of its decoder within, name the file."""
     try:
         with Image.open(path) as image:
-            wrong = _wrong_size(image, size)
-            if not wrong:
-                image.load()
+            yield image
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: no such image") from None
     except Exception as error:  # decoders of damaged files raise anything: SyntaxError, struct.error, IndexError, ...
         raise ValueError(f"{path}: unreadable image ({error or type(error).__name__})") from error
-    if wrong:
-        raise ValueError(f"{path}: {wrong}")
-    return image
 
 
 def _wrong_size(image: Image.Image, size: Optional[tuple]) -> str:
@@ -79,14 +87,9 @@ def upright_size(path: str) -> tuple:
     Raises:
         FileNotFoundError, ValueError: the file is missing, or no picture.
     """
-    try:
-        with Image.open(path) as image:
-            turned = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
-            return image.size[::-1] if turned else image.size
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: no such image") from None
-    except Exception as error:
-        raise ValueError(f"{path}: unreadable image ({error or type(error).__name__})") from error
+    with _opened(path) as image:
+        turned = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
+        return image.size[::-1] if turned else image.size
 
 
 def to_tensor(image: np.ndarray) -> torch.Tensor:

@@ -3,7 +3,6 @@
 import copy
 from typing import Optional
 
-import numpy as np
 import torch
 from detectron2.config import configurable
 from detectron2.data import DatasetMapper, detection_utils
@@ -68,8 +67,8 @@ class PanopticMapper(DatasetMapper):
     def __call__(self, dataset_dict: dict) -> dict:
         """
         Returns:
-            ``image`` (C, H, W) uint8 (float32 for YUV) and the record's own keys; in training also ``instances`` and, where the record
-            has a label map, ``sem_seg`` (H, W) int64.
+            ``image`` (C, H, W) uint8 (float32 for YUV) and the record's own keys; in training also ``instances`` and,
+            where the record has a label map, ``sem_seg`` (H, W) int64.
 
         Raises:
             FileNotFoundError, ValueError: a picture is missing, unreadable or too thin for resizing, or its labels are out

@@ -165,15 +165,17 @@ def check_complete(checkpointer: Checkpointer, allow_missing: bool) -> None:
 def _surplus(model: nn.Module, unexpected: list[str]) -> list[str]:
     """Names of tensors that lie within parts of a model; whole heads that it does without may well be in a file."""
     modules = dict(model.named_modules())
-
-    def part(name: str) -> str:
-        while name not in modules:
-            name = name.rpartition(".")[0]
-        return name
-
     # what frozen norms do not count, and what Detectron2 stored once
     harmless = ("num_batches_tracked", "cell_anchors")
-    return [name for name in unexpected if part(name) not in ("", "roi_heads") and not any(word in name for word in harmless)]
+    counted = [name for name in unexpected if not any(word in name for word in harmless)]
+    return [name for name in counted if _part(modules, name) not in ("", "roi_heads")]
+
+
+def _part(modules: dict[str, nn.Module], name: str) -> str:
+    """The innermost of these modules that a tensor of this name would lie in; "" is the model."""
+    while name not in modules:
+        name = name.rpartition(".")[0]
+    return name
 
 
 @contextlib.contextmanager

@@ -70,17 +70,19 @@ def _spawned(main: Callable, args, start_method: str) -> None:
 def check_gpus(args) -> None:
     """Raise ValueError when the arguments, or torchrun or SLURM, ask for more GPUs than this machine has, or for no place."""
     gpus, place = torch.cuda.device_count(), find_place(os.environ)
-    if place is not None and torch.cuda.is_available() and place.local_rank >= gpus:
-        started = f"{place.local_size} processes were started on this machine"
-        raise ValueError(f"{started}, but it has {gpus} GPUs: start one for each")
-    if place is None and not (args.num_gpus >= 0 and 0 <= args.machine_rank < args.num_machines):
+    if place is not None:
+        if torch.cuda.is_available() and place.local_rank >= gpus:
+            started = f"{place.local_size} processes were started on this machine"
+            raise ValueError(f"{started}, but it has {gpus} GPUs: start one for each")
+        return
+    if not (args.num_gpus >= 0 and 0 <= args.machine_rank < args.num_machines):
         raise ValueError(
             f"--num-gpus {args.num_gpus} must be 0 or more, and --machine-rank {args.machine_rank} one of --num-machines "
             f"{args.num_machines}, counted from 0"
         )
-    if place is None and args.num_machines > 1 and args.num_gpus == 0:
+    if args.num_machines > 1 and args.num_gpus == 0:
         raise ValueError("--num-machines is for GPUs, of which --num-gpus 0 asks for none; for CPU processes use torchrun --nnodes")
-    if place is None and args.num_gpus * args.num_machines > 1 and args.num_gpus > gpus:
+    if args.num_gpus * args.num_machines > 1 and args.num_gpus > gpus:
         raise ValueError(
             f"--num-gpus {args.num_gpus} but this machine has {gpus}; for CPU processes use torchrun --nproc-per-node"
         )

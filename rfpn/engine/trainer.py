@@ -133,9 +133,14 @@ class Trainer(DefaultTrainer):
     def state_dict(self) -> dict:
         """All that a run needs to go on, beside the model."""
         # Detectron2 0.6 leaves out the optimizer's state
-        step = self._trainer.state_dict()
-        run = {"seed": self.seed, "samples": self.samples, "trained": self._trained}
-        return {**super().state_dict(), "_trainer": step, **run, "scaled_to": self.cfg.SOLVER.REFERENCE_WORLD_SIZE}
+        return {
+            **super().state_dict(),
+            "_trainer": self._trainer.state_dict(),
+            "seed": self.seed,
+            "samples": self.samples,
+            "trained": self._trained,
+            "scaled_to": self.cfg.SOLVER.REFERENCE_WORLD_SIZE,
+        }
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Restore what :meth:`state_dict` gave, and send the loader to its position.

@@ -5,7 +5,6 @@ from contextlib import nullcontext
 import pytest
 from detectron2.data import DatasetCatalog
 from detectron2.data.datasets.coco_panoptic import register_coco_panoptic, register_coco_panoptic_separated
-
 from PIL import Image
 
 from rfpn.config import get_cfg

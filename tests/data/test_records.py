@@ -8,8 +8,8 @@ from detectron2.data import DatasetCatalog
 from detectron2.data.datasets import register_coco_instances
 from detectron2.data.datasets.coco_panoptic import register_coco_panoptic, register_coco_panoptic_separated
 
-from rfpn.data.panoptic import register_panoptic_folder
 from rfpn.data.annotations import read_instances_json
+from rfpn.data.panoptic import register_panoptic_folder
 from rfpn.data.records import (
     check_label_maps,
     check_mask_format,
