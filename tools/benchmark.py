@@ -42,6 +42,7 @@ def parse_arguments() -> argparse.Namespace:
     layer = parser.add_argument_group("pathfinder, mask_head")
     layer.add_argument("--batch", type=positive, default=32, help="images (pathfinder)")
     layer.add_argument("--size", type=positive, default=150, help="side of an image in pixels (pathfinder)")
+    layer.add_argument("--kernel-size", type=positive, default=15, help="edge of the hGRU's kernels in pixels (pathfinder)")
     layer.add_argument("--rois", type=positive, default=1024, help="RoIs (mask_head)")
     layer.add_argument("--steps", type=_numbers, help="steps of processing (default: 20); in memory several, as in 1,2,5")
     layer.add_argument("--bptt-steps", type=positive, default=6, help="steps of processing of BPTT (pathfinder)")
@@ -86,15 +87,18 @@ def _methods(words: str) -> list[str]:
     return methods
 
 
+def _pathfinder(arguments: argparse.Namespace):
+    sizes = {"batch": arguments.batch, "size": arguments.size, "kernel_size": arguments.kernel_size}
+    return functools.partial(pathfinder, terms=arguments.terms, **sizes)
+
+
 def layer_rows(arguments: argparse.Namespace):
     """Rows of the jobs on recurrent layers."""
     device, (steps,), terms = torch.device(arguments.device), arguments.steps, arguments.terms
     if arguments.job == "pathfinder":
-        jobs = [
-            pathfinder("crbp", arguments.batch, steps, terms, arguments.size),
-            pathfinder("bptt", arguments.batch, arguments.bptt_steps, terms, arguments.size),
-        ]
-        without_penalty = pathfinder("rbp", arguments.batch, steps, terms, arguments.size)
+        make = _pathfinder(arguments)
+        jobs = [make("crbp", steps=steps), make("bptt", steps=arguments.bptt_steps)]
+        without_penalty = make("rbp", steps=steps)
     else:
         jobs = [mask_head("crbp", arguments.rois, steps, terms)]
         without_penalty = mask_head("rbp", arguments.rois, steps, terms)
@@ -149,11 +153,11 @@ def memory_rows(arguments: argparse.Namespace):
     if arguments.world == "model":
         points = model_points(arguments)
     else:
-        device, fixed = torch.device(arguments.device), {"terms": arguments.terms}
+        device = torch.device(arguments.device)
         if arguments.world == "pathfinder":
-            make = functools.partial(pathfinder, batch=arguments.batch, size=arguments.size, **fixed)
+            make = _pathfinder(arguments)
         else:
-            make = functools.partial(mask_head, rois=arguments.rois, **fixed)
+            make = functools.partial(mask_head, rois=arguments.rois, terms=arguments.terms)
         points = layer_points(
             lambda method, steps: make(method, steps=steps),
             arguments.methods,

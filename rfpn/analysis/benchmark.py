@@ -56,10 +56,10 @@ class Job:
     options: dict = field(default_factory=dict)
 
 
-def pathfinder(method: str, batch: int = 32, steps: int = 20, terms: int = 15, size: int = 150) -> Job:
-    """The Pathfinder hGRU: 25 channels, 15×15 kernels. method: "crbp", "rbp" or "bptt"."""
+def pathfinder(method: str, batch: int = 32, steps: int = 20, terms: int = 15, size: int = 150, kernel_size: int = 15) -> Job:
+    """The Pathfinder hGRU: 25 channels. method: "crbp", "rbp" or "bptt"."""
     options = _options(method, steps, terms)
-    return Job(f"pathfinder {method}", (batch, 25, size, size), lambda: HGRUCell(25, 15), "plain fp32", options)
+    return Job(f"pathfinder {method}", (batch, 25, size, size), lambda: HGRUCell(25, kernel_size), "plain fp32", options)
 
 
 def mask_head(method: str, rois: int = 1024, steps: int = 20, terms: int = 15) -> Job:

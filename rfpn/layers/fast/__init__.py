@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from rfpn.layers.parts import as_made
 
 FAST = ("auto", "off")
-# below these edges, direct convolutions win over the frequency domain
-_SMALLEST_SPECTRAL_KERNEL = 7
+# below these edges, direct convolutions win over the frequency domain or were not compared with it
+_SMALLEST_SPECTRAL_KERNEL = 3
 _SMALLEST_SPECTRAL_KERNEL_CPU = 11
 # gates' kernels of the hGRU hold a square of them: 96 KiB for 128
 _MOST_SPECTRAL_CHANNELS = 64
