@@ -68,6 +68,9 @@ class Checkpointer(DetectionCheckpointer):
     def load(self, path: str, *args, **kwargs) -> dict:
         """As Detectron2's. Raises OSError or ValueError naming the file that is missing, damaged or refused."""
         if path and not os.path.isfile(PathManager.get_local_path(path)):
+            if os.path.isdir(path):
+                remedy = "name a file of it in MODEL.WEIGHTS or, to resume, in its last_checkpoint"
+                raise FileNotFoundError(f"checkpoint {os.path.abspath(path)} is a folder: {remedy}")
             raise FileNotFoundError(f"checkpoint {os.path.abspath(path)} does not exist")
         rest = super().load(path, *args, **kwargs)
         if path and self.foreign:

@@ -21,7 +21,7 @@ from rfpn.fixed_point import (
     secant_quotients,
 )
 from rfpn.layers.checks import check_setting
-from rfpn.layers.fast import bind, graphs
+from rfpn.layers.fast import autocast_dtype, bind, graphs
 from rfpn.layers.options import RULES, SECANT, check_options
 from rfpn.layers.plain import PlainForm
 
@@ -129,7 +129,7 @@ class RecurrentLayer(nn.Module):
     def initial_state(self, x: Tensor) -> Tensor:
         """h_0 = 0 for drive x (R, C, H, W), in x's type; under autocast in float32 or wider, as all states then are."""
         channels = getattr(self.cell, "state_channels", x.shape[1])
-        dtype = torch.promote_types(x.dtype, torch.float32) if torch.is_autocast_enabled(x.device.type) else x.dtype
+        dtype = x.dtype if autocast_dtype(x) is None else torch.promote_types(x.dtype, torch.float32)
         return x.new_zeros((x.shape[0], channels, *x.shape[2:]), dtype=dtype)
 
     def hidden(self, state: Tensor) -> Tensor:
@@ -296,5 +296,5 @@ def _no_graph(x: Tensor):
         yield
     # of parametrize.cached(); there is no public way to ask for them anew
     parametrize._cache.clear()
-    if torch.is_autocast_enabled(x.device.type):
+    if autocast_dtype(x) is not None:
         torch.clear_autocast_cache()

@@ -66,6 +66,14 @@ def test_a_failed_write_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
     assert (tmp_path / "last_checkpoint").read_text() == "model.pth"
 
 
+def test_an_empty_tag_names_its_folder_and_the_remedy(tmp_path):
+    checkpointer = Checkpointer(model(), str(tmp_path))
+    checkpointer.save("model")
+    (tmp_path / "last_checkpoint").write_text("")
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path} is a folder: name a file of it in .* last_checkpoint"):
+        checkpointer.resume_or_load("", resume=True)
+
+
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_a_zoo_pickle_of_arrays_loads(tmp_path, protocol):
     path = tmp_path / "zoo.pkl"

@@ -134,6 +134,14 @@ def test_E2_output_requires_grad_and_every_parameter_gets_one(gradient):
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in cell.parameters())
 
 
+@pytest.mark.parametrize("gradient", ["rbp", "bptt", "tbptt"])
+def test_shapes_can_be_had_without_numbers(gradient):
+    layer = RecurrentLayer(HGRUCell(4, 3), 4, gradient=gradient, lipschitz=True).to("meta")
+    output = layer(torch.empty(2, 4, 8, 8, device="meta"))
+    output.hidden.sum().backward()
+    assert output.hidden.is_meta and output.hidden.shape == (2, 4, 8, 8) and all(p.grad.is_meta for p in layer.parameters())
+
+
 @pytest.mark.parametrize("options", [{}, {"adjoint": "solve"}, {"solver": "anderson"}, {"gradient": "bptt"}])
 def test_E1_nan_shows_in_the_sample_that_made_it(options):
     x = random((3, 6)).abs()

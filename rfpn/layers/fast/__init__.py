@@ -38,8 +38,9 @@ def available(x: Tensor) -> bool:
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype | None:
-    """The type that autocast computes in on x's device; None where it is off."""
-    return torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else None
+    """The type that autocast computes in on x's device; None where it is off, as it always is for meta tensors."""
+    on = not x.is_meta and torch.is_autocast_enabled(x.device.type)
+    return torch.get_autocast_dtype(x.device.type) if on else None
 
 
 @functools.lru_cache(maxsize=None)
