@@ -96,6 +96,15 @@ def check_class_counts(dataset_name: str, cfg: CfgNode) -> None:
             )
 
 
+def predicted_things(cfg: CfgNode) -> tuple[int, str]:
+    """How many classes of things a model tells apart, 0 where it tells none; and the key that says so."""
+    lineage, nodes = _lineage(cfg.MODEL.META_ARCHITECTURE), _COUNTED["thing_classes"]
+    if not given_outputs(cfg.MODEL.META_ARCHITECTURE) & {"instances"} or "ProposalNetwork" in lineage:
+        return 0, ""
+    node = next((nodes[name] for name in lineage if name in nodes), "ROI_HEADS")
+    return cfg.MODEL[node].NUM_CLASSES, f"MODEL.{node}.NUM_CLASSES"
+
+
 def _lineage(architecture: str) -> list[str]:
     """Names of an architecture and of the classes that it is derived from, nearest first."""
     if architecture not in META_ARCH_REGISTRY:

@@ -6,7 +6,7 @@ from detectron2.data.samplers import InferenceSampler
 from detectron2.utils import comm
 from torch.utils.data import DataLoader
 
-from rfpn.data.architectures import check_class_counts, check_scored_metadata, descends, scored_outputs
+from rfpn.data.architectures import check_class_counts, check_scored_metadata, descends, predicted_things, scored_outputs
 from rfpn.data.batches import build_positioned_loader
 from rfpn.data.check import (
     check_categories,
@@ -20,6 +20,7 @@ from rfpn.data.mapper import PanopticMapper
 from rfpn.data.packing import PackedLoader
 from rfpn.data.pathfinder.mapper import PathfinderMapper
 from rfpn.data.records import (
+    check_classes,
     check_label_maps,
     check_mask_format,
     check_masks,
@@ -60,9 +61,11 @@ def build_train_loader(cfg: CfgNode, seed: int) -> DataLoader:
 
 
 def _training_records(cfg: CfgNode) -> list:
-    records = []
+    records, (things, key) = [], predicted_things(cfg)
     for name in cfg.DATASETS.TRAIN:
         some = training_records(name, filter_empty=cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS)
+        if things and _kind(name) != "pathfinder":
+            check_classes(some, things, key)
         if cfg.MODEL.MASK_ON:
             check_mask_format(some, cfg.INPUT.MASK_FORMAT)
         if descends(cfg.MODEL.META_ARCHITECTURE, "PanopticFPN", "SemanticSegmentor"):

@@ -10,8 +10,9 @@ from detectron2.data import transforms as T
 from detectron2.structures import BitMasks, Boxes, Instances, PolygonMasks
 
 from rfpn.data.annotations import IGNORE_LABEL
+from rfpn.data.architectures import predicted_things
 from rfpn.data.images import read_image, read_semantic_map, to_tensor
-from rfpn.data.records import check_mask_format, check_masks
+from rfpn.data.records import check_classes, check_mask_format, check_masks
 
 # Of no use to models, and large.
 _ANNOTATION_KEYS = ("annotations", "sem_seg_file_name", "pan_seg_file_name", "segments_info")
@@ -33,19 +34,21 @@ class PanopticMapper(DatasetMapper):
         *,
         sem_seg_classes: int,
         thing_classes: Optional[int] = None,
+        thing_classes_key: str = "MODEL.ROI_HEADS.NUM_CLASSES",
         ignore_label: int = IGNORE_LABEL,
         **kwargs,
     ):
         """
         Args:
             is_train: training or inference.
-            thing_classes: contiguous ids of instances lie in [0, thing_classes); None for no check.
+            thing_classes: contiguous ids of instances lie in [0, thing_classes); None or 0 for no check.
+            thing_classes_key: what errors call that number.
             sem_seg_classes: values of the label map lie in [0, sem_seg_classes) or equal ``ignore_label``.
             kwargs: as :class:`detectron2.data.DatasetMapper`.
         """
         super().__init__(is_train, **kwargs)
         self.sem_seg_classes = sem_seg_classes
-        self.thing_classes = thing_classes
+        self.thing_classes, self.thing_classes_key = thing_classes, thing_classes_key
         self.ignore_label = ignore_label
 
     @classmethod
@@ -57,9 +60,11 @@ class PanopticMapper(DatasetMapper):
         """
         if cfg.MODEL.LOAD_PROPOSALS:
             raise ValueError("MODEL.LOAD_PROPOSALS must be False: precomputed proposals serve none of the models here")
+        things, key = predicted_things(cfg)
         return {
             **super().from_config(cfg, is_train),
-            "thing_classes": cfg.MODEL.ROI_HEADS.NUM_CLASSES,
+            "thing_classes": things,
+            "thing_classes_key": key,
             "sem_seg_classes": cfg.MODEL.SEM_SEG_HEAD.NUM_CLASSES,
             "ignore_label": cfg.MODEL.SEM_SEG_HEAD.IGNORE_VALUE,
         }
@@ -111,19 +116,12 @@ class PanopticMapper(DatasetMapper):
         if self.use_instance_mask:
             check_mask_format([dataset_dict], self.instance_mask_format)
             check_masks([dataset_dict])
-        self._check_classes(dataset_dict["file_name"], instances)
+        if self.thing_classes:
+            check_classes([dataset_dict], self.thing_classes, self.thing_classes_key)
         try:
             super()._transform_annotations(dataset_dict, transforms, image_shape)
         except Exception as error:  # Detectron2 and pycocotools raise anything on damaged masks and boxes
             raise ValueError(f"the instances of {dataset_dict['file_name']} are damaged ({error})") from error
-
-    def _check_classes(self, file_name: str, instances: list) -> None:
-        wrong = [a["category_id"] for a in instances if self.thing_classes and a["category_id"] >= self.thing_classes]
-        if wrong:
-            raise ValueError(
-                f"{file_name}: has an instance of class {wrong[0]}, but MODEL.ROI_HEADS.NUM_CLASSES is "
-                f"{self.thing_classes}"
-            )
 
     def _no_instances(self, image_shape: tuple) -> Instances:
         instances = Instances(image_shape, gt_boxes=Boxes(torch.zeros(0, 4)), gt_classes=torch.zeros(0).long())

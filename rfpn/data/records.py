@@ -136,6 +136,24 @@ def _check_polygons(mask, record: dict) -> None:
         raise ValueError(f"an instance of {record['file_name']} has a polygon of what is no number of pixels")
 
 
+def check_classes(records: list, classes: int, key: str) -> None:
+    """Every object that is trained on is of one of ``classes`` classes, which ``key`` counts.
+
+    Raises:
+        ValueError: naming the first record with another, or with what is no class.
+    """
+    for record in records:
+        for annotation in record.get("annotations", ()):
+            found = annotation.get("category_id")
+            whole = isinstance(found, (int, np.integer)) and not isinstance(found, bool)
+            # Detectron2 takes a negative one for a region to leave out
+            if not annotation.get("iscrowd", 0) and not (whole and 0 <= found < classes):
+                raise ValueError(
+                    f"{record['file_name']}: has an instance of class {found!r:.80}, but {key} is {classes}: "
+                    f"category_id is a whole number from 0 to {classes - 1}"
+                )
+
+
 def check_mask_format(records: list, mask_format: str) -> None:
     """Every object has a mask, which can be had in the format that training takes.
 

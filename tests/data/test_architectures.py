@@ -187,3 +187,17 @@ def test_a_set_whose_truth_is_kept_back_gives_predictions_alone(sets, tmp_path):
     evaluator.process(records, [{"instances": instances}] * 2)
     assert evaluator.evaluate() == {}
     assert (tmp_path / "inference" / "coco_instances_results.json").read_text() == "[]"
+
+
+def test_A3_an_instance_of_no_class_is_named_before_training(sets):
+    records = DatasetCatalog.get("boxes")
+    next(record for record in records if record["annotations"])["annotations"][0]["category_id"] = -1
+    DatasetCatalog.remove("boxes")
+    DatasetCatalog.register("boxes", lambda: records)
+    cfg = config("boxes", "boxes")
+    cfg.MODEL.META_ARCHITECTURE = "GeneralizedRCNN"
+    with pytest.raises(ValueError, match="has an instance of class -1, but MODEL.ROI_HEADS.NUM_CLASSES is 3"):
+        build_train_loader(cfg, seed=0)
+    cfg.MODEL.META_ARCHITECTURE, cfg.MODEL.RETINANET.NUM_CLASSES = "RetinaNet", 5
+    with pytest.raises(ValueError, match="has an instance of class -1, but MODEL.RETINANET.NUM_CLASSES is 5"):
+        build_train_loader(cfg, seed=0)

@@ -181,3 +181,10 @@ def test_A10_training_step_on_images_without_instances(records, chosen, head):
     assert losses["loss_sem_seg"] > 0
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
     assert model.sem_seg_head.predictor.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, "1", None, True])
+def test_A3_what_is_no_class_is_named(records, wrong):
+    records[0]["annotations"][0]["category_id"] = wrong
+    with pytest.raises(ValueError, match=f"photo1.png: has an instance of class {wrong!r}, but .*: category_id is a whole number"):
+        mapper(thing_classes=3)(records[0])
