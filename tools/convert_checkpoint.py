@@ -50,8 +50,10 @@ def convert(args) -> None:
     head = head_of(model)
     try:
         converted = convert_released(state, head)
-    except (RuntimeError, ValueError) as error:  # a cell of another width
+    except RuntimeError as error:  # a cell of another width
         raise ValueError(f"{os.path.abspath(args.input)}: shapes do not fit the configuration ({error})") from None
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{os.path.abspath(args.input)}: {error.args[0]}") from None
     wanted = model.state_dict()
     wrong = [name for name in converted if name in wanted and wanted[name].shape != converted[name].shape]
     if wrong:

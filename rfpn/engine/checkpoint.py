@@ -24,7 +24,7 @@ _RELEASED = "its names are those of the paper's released code, which tools/conve
 class Checkpointer(DetectionCheckpointer):
     """Detectron2's checkpointer with atomic writes, safe reads and a summary of what was matched.
 
-    ``incompatible`` holds the missing, unexpected and misshapen keys of the last load.
+    ``incompatible`` holds the missing, unexpected and misshapen keys of the last load; ``foreign`` says that nothing of it fitted.
     """
 
     incompatible = None
@@ -73,6 +73,8 @@ class Checkpointer(DetectionCheckpointer):
                 raise FileNotFoundError(f"checkpoint {os.path.abspath(path)} is a folder: {remedy}")
             raise FileNotFoundError(f"checkpoint {os.path.abspath(path)} does not exist")
         rest = super().load(path, *args, **kwargs)
+        if path and self.foreign and not self.incompatible.unexpected_keys:
+            raise ValueError(f"{os.path.abspath(path)} holds no weights at all")
         if path and self.foreign:
             raise ValueError(
                 f"{os.path.abspath(path)}: none of its tensors is one of the model's; names there are such as "
@@ -88,7 +90,7 @@ class Checkpointer(DetectionCheckpointer):
         self.incompatible = super()._load_model(checkpoint)
         # not from those missing: Detectron2 leaves out constants there
         loaded = given - len(self.incompatible.unexpected_keys) - len(self.incompatible.incorrect_shapes)
-        self.foreign = len(self.incompatible.unexpected_keys) == given > 0
+        self.foreign = len(self.incompatible.unexpected_keys) == given
         logger = logging.getLogger("rfpn")
         logger.info("weights: loaded %d of %d tensors; %s", loaded, total, self.summary())
         if is_released(self.incompatible.unexpected_keys):

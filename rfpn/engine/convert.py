@@ -2,6 +2,7 @@
 
 from typing import Iterable
 
+import torch
 from torch import Tensor, nn
 
 from rfpn.layers.released import cell_state_dict
@@ -26,14 +27,14 @@ def convert_released(state: dict[str, Tensor], head: HGRUMaskHead) -> dict[str, 
         head: a mask head of the same width.
 
     Raises:
-        KeyError: naming what is missing or unknown. ValueError: the two copies of the cell differ.
+        KeyError: naming what is missing or unknown in the head. ValueError: the two copies of the cell differ.
     """
     state = _without_module(state)
     converted = {name: value for name, value in state.items() if not name.startswith(HEAD)}
     cells = [_part(state, HEAD + prefix) for prefix in _CELLS]
     first, *others = [cell for cell in cells if cell] or [{}]
     for other in others:
-        differing = [name for name in first if name not in other or not (first[name] == other[name]).all()]
+        differing = [name for name in first if name not in other or not _equal(first[name], other[name])]
         if differing:
             raise ValueError(f"released mask head: its two copies of the cell differ in {', '.join(differing)}")
     for name, value in cell_state_dict(head.recurrent.cell, first).items():
@@ -45,6 +46,10 @@ def convert_released(state: dict[str, Tensor], head: HGRUMaskHead) -> dict[str, 
         if theirs not in _HEAD_NAMES:
             raise KeyError(f"released mask head: unknown tensor {name}")
         converted[f"{HEAD}{_HEAD_NAMES[theirs]}.{rest}"] = value
+    found, wanted = _part(converted, HEAD).keys(), head.state_dict().keys()
+    for what, names in (("lacks", wanted - found), ("has the unknown", found - wanted)):
+        if names := sorted(name for name in names if not name.endswith("num_batches_tracked")):
+            raise KeyError(f"released mask head: it {what} {', '.join(names)}")
     return converted
 
 
@@ -54,6 +59,10 @@ def head_of(model: nn.Module) -> HGRUMaskHead:
         if isinstance(module, HGRUMaskHead):
             return module
     raise ValueError("the configured model has no HGRUMaskHead (MODEL.ROI_MASK_HEAD.NAME)")
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    return first.shape == second.shape and torch.allclose(first, second, rtol=0, atol=0, equal_nan=True)
 
 
 def _without_module(state: dict[str, Tensor]) -> dict[str, Tensor]:

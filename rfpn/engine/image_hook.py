@@ -13,13 +13,7 @@ class PredictionImages(HookBase):
     """
 
     def __init__(self, cfg):
-        """``cfg``: ``TEST.LOG_IMAGES`` images of each of ``DATASETS.TEST``, every ``TEST.EVAL_PERIOD`` iterations.
-
-        Raises:
-            ValueError: ``TEST.LOG_IMAGES`` is negative.
-        """
-        if cfg.TEST.LOG_IMAGES < 0:
-            raise ValueError(f"TEST.LOG_IMAGES must be 0 (none) or more, got {cfg.TEST.LOG_IMAGES}")
+        """``cfg``: ``TEST.LOG_IMAGES`` images of each of ``DATASETS.TEST``, every ``TEST.EVAL_PERIOD`` iterations."""
         self._cfg = cfg
 
     def after_step(self):

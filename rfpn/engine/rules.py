@@ -13,6 +13,7 @@ from rfpn.engine.step import DTYPES
 from rfpn.evaluation import TASKS
 from rfpn.layers.checks import Range, check_setting
 from rfpn.modeling.norms import check_norm_names
+from rfpn.modeling.recurrent import recurrent_options
 
 _COUNT = Range(1, math.inf, whole=True)
 _PIXELS = Range(1, 100_000, whole=True)
@@ -57,7 +58,6 @@ _RULES = {
     "SOLVER.CLIP_GRADIENTS.CLIP_TYPE": ("value", "norm"),
     "SOLVER.GAMMA": _NUMBER,
     "SOLVER.IMS_PER_BATCH": _COUNT,
-    "SOLVER.LR_SCHEDULER_NAME": ("WarmupMultiStepLR", "WarmupCosineLR", "WarmupStepWithFixedGammaLR"),
     "SOLVER.MAX_ITER": _COUNT,
     "SOLVER.MOMENTUM": _NUMBER,
     "SOLVER.OPTIMIZER": OPTIMIZERS,
@@ -68,6 +68,7 @@ _RULES = {
     "SOLVER.WARMUP_METHOD": ("linear", "constant"),
     "SOLVER.WEIGHT_DECAY": _NUMBER,
     "SOLVER.WEIGHT_DECAY_NORM": _NUMBER,
+    "TEST.LOG_IMAGES": Range(0, 10_000, whole=True),
     "TEST.PQ_WORKERS": Range(1, 1024, whole=True),
 }
 # what serves none of the models here
@@ -97,18 +98,14 @@ def check_values(cfg: CfgNode) -> None:
     for key, what in _OFF.items():
         if values[key]:
             raise ValueError(f"{key} must be False: Detectron2's {what} serves none of the models here")
-    for step in cfg.SOLVER.STEPS:
-        check_setting("SOLVER.STEPS: an iteration", step, _COUNT)
-    for pair in cfg.SOLVER.LR_FACTORS:
-        if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str)):
-            raise ValueError(f"SOLVER.LR_FACTORS must be pairs of a module's name and a number, got {pair!r} in it")
-        check_setting("SOLVER.LR_FACTORS: a factor", pair[1], _NUMBER)
-    clip = cfg.SOLVER.CLIP_GRADIENTS
-    if clip.ENABLED and not 0 < clip.CLIP_VALUE < math.inf:
-        raise ValueError(f"SOLVER.CLIP_GRADIENTS.CLIP_VALUE must be above 0, got {clip.CLIP_VALUE}")
+    _check_solver(cfg.SOLVER)
     _check_pictures(cfg.INPUT)
     check_norm_names(cfg)
+    # also where no model reads them: a slip is one all the same
+    recurrent_options(cfg)
     architecture = cfg.MODEL.META_ARCHITECTURE
+    if descends(architecture, "PathfinderNet") and cfg.TEST.PRECISE_BN.ENABLED:
+        raise ValueError(f"TEST.PRECISE_BN.ENABLED must be False with {architecture}, whose norms keep no running statistics")
     if descends(architecture, "PanopticFPN") and not cfg.MODEL.MASK_ON:
         raise ValueError(f"MODEL.MASK_ON must be True with MODEL.META_ARCHITECTURE {architecture!r}, which pastes masks")
     head = cfg.MODEL.SEM_SEG_HEAD
@@ -123,6 +120,33 @@ def check_values(cfg: CfgNode) -> None:
             raise ValueError(f"{key} must have {channels} value(s) with INPUT.FORMAT {cfg.INPUT.FORMAT}, got {values[key]}")
     if 0 in cfg.MODEL.PIXEL_STD:
         raise ValueError(f"MODEL.PIXEL_STD, which pictures are divided by, must not be 0, got {cfg.MODEL.PIXEL_STD}")
+
+
+def _check_solver(node: CfgNode) -> None:
+    """Schedule, rates and gradients' limits."""
+    # a later Detectron2 has the keys of a third
+    schedules = ("WarmupMultiStepLR", "WarmupCosineLR", *["WarmupStepWithFixedGammaLR"] * ("NUM_DECAYS" in node))
+    check_setting("SOLVER.LR_SCHEDULER_NAME", node.LR_SCHEDULER_NAME, schedules)
+    for step in node.STEPS:
+        check_setting("SOLVER.STEPS: an iteration", step, _COUNT)
+    if list(node.STEPS) != sorted(set(node.STEPS)) or node.MAX_ITER in node.STEPS:
+        raise ValueError(f"SOLVER.STEPS must rise, and none be SOLVER.MAX_ITER {node.MAX_ITER}, got {tuple(node.STEPS)}")
+    for pair in node.LR_FACTORS:
+        if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise ValueError(f"SOLVER.LR_FACTORS must be pairs of a module's name and a number, got {pair!r} in it")
+        check_setting("SOLVER.LR_FACTORS: a factor", pair[1], _NUMBER)
+    for name in node.TRAIN_ONLY:
+        if not isinstance(name, str):
+            raise ValueError(f"SOLVER.TRAIN_ONLY must be names of modules, got {name!r} in it")
+    if node.WEIGHT_DECAY_BIAS is not None:
+        check_setting("SOLVER.WEIGHT_DECAY_BIAS", node.WEIGHT_DECAY_BIAS, _NUMBER)
+    if node.NESTEROV and node.OPTIMIZER == "SGD" and node.MOMENTUM <= 0:
+        raise ValueError(f"SOLVER.NESTEROV needs a SOLVER.MOMENTUM above 0, got {node.MOMENTUM}")
+    clip = node.CLIP_GRADIENTS
+    if clip.ENABLED and not 0 < clip.CLIP_VALUE < math.inf:
+        raise ValueError(f"SOLVER.CLIP_GRADIENTS.CLIP_VALUE must be above 0, got {clip.CLIP_VALUE}")
+    if clip.ENABLED and not clip.NORM_TYPE > 0:
+        raise ValueError(f"SOLVER.CLIP_GRADIENTS.NORM_TYPE must be above 0, such as 2, got {clip.NORM_TYPE}")
 
 
 def _check_pictures(node: CfgNode) -> None:

@@ -119,6 +119,7 @@ def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
         if not os.path.isfile(config_file):
             raise FileNotFoundError(f"--config-file {path} does not exist")
         try:
+            _check_repeated_keys(path)
             # by default Detectron2 runs Python that a file holds
             cfg.merge_from_file(config_file, allow_unsafe=False)
         except KeyError as error:
@@ -131,18 +132,45 @@ def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
     except AssertionError as error:  # yacs asserts on unknown keys and on an odd number of words
         late = next((f"; {word} must come before all overrides" for word in overrides if str(word).startswith("--")), "")
         raise KeyError(f"command-line override: {error}{late}") from None
+    except (AttributeError, TypeError) as error:  # a key below one that holds a value
+        raise KeyError(f"command-line override: no such key ({error}) in {' '.join(map(str, overrides))}") from None
     check_values(cfg)
     cfg.MODEL.DEVICE = _device(cfg.MODEL.DEVICE)
     cfg.OUTPUT_DIR, cfg.MODEL.WEIGHTS = (os.path.expanduser(path) for path in (cfg.OUTPUT_DIR, cfg.MODEL.WEIGHTS))
     return cfg
 
 
+def _check_repeated_keys(path: str) -> None:
+    """Raise ValueError where a key of a YAML file, or of those that it is based on, is written twice: the last would count alone."""
+    with open(path, encoding="utf-8") as file:
+        nodes = [(yaml.compose(file, Loader=yaml.SafeLoader), "")]
+    while nodes:
+        node, section = nodes.pop()
+        if not isinstance(node, yaml.MappingNode):
+            continue
+        seen = set()
+        for key, value in node.value:
+            name = f"{section}{key.value}"
+            if name in seen:
+                raise ValueError(f"--config-file {path}: {name} is written again in line {key.start_mark.line + 1}; join the two")
+            seen.add(name)
+            nodes.append((value, f"{name}."))
+            if name == "_BASE_" and isinstance(value.value, str):
+                base = os.path.join(os.path.dirname(path), os.path.expanduser(value.value))
+                # what is missing, or another form of the key, Detectron2 speaks of
+                if os.path.isfile(base) and base != path:
+                    _check_repeated_keys(base)
+
+
 def _device(name: str) -> str:
     """MODEL.DEVICE, or the CPU where that is a GPU and there is none. Raises ValueError for what is no device."""
     try:
         device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"MODEL.DEVICE must be a device such as cuda or cpu, got {name!r}") from None
+        if device.type != "cuda":
+            torch.empty(0, device=device)
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"MODEL.DEVICE must be a device that works here, such as cuda or cpu, got {name!r}: {reason}") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         logging.getLogger("rfpn").warning("no GPU found: running on the CPU (MODEL.DEVICE cpu)")
         return "cpu"

@@ -1,5 +1,6 @@
 """Detectron2's training loop with this project's models, data and evaluators."""
 
+import itertools
 import logging
 import math
 import os
@@ -23,7 +24,10 @@ from rfpn.engine.optimizer import build_optimizer
 from rfpn.engine.rules import check_values
 from rfpn.engine.step import TrainStep
 from rfpn.evaluation import build_evaluator
+from rfpn.layers import RecurrentLayer
 from rfpn.modeling.norms import check_norms
+
+_DECOUPLED = "decoupled_weight_decay"
 
 
 class Trainer(DefaultTrainer):
@@ -51,6 +55,8 @@ class Trainer(DefaultTrainer):
             check_kind(name, cfg)
         check_datasets(cfg)
         model = self.build_model(cfg)
+        if cfg.MODEL.RECURRENT.LIPSCHITZ.WEIGHT > 0 and not any(isinstance(part, RecurrentLayer) for part in model.modules()):
+            logging.getLogger("rfpn").warning("the model has no recurrent layer: MODEL.RECURRENT and its penalty do nothing")
         if cfg.SOLVER.TRAIN_ONLY:
             train_only(model, cfg.SOLVER.TRAIN_ONLY)
         optimizer = self.build_optimizer(cfg, model)
@@ -154,7 +160,7 @@ class Trainer(DefaultTrainer):
             self._refuse(f"it lacks the trainer's {', '.join(missing)}")
         optimizer, saved = self._trainer.optimizer, state_dict["_trainer"]["optimizer"]
         other = "its optimizer is another (SOLVER.OPTIMIZER, which parameters are trained, or those with a rate of their own)"
-        if _groups(saved) != _groups(optimizer.state_dict()):
+        if not _same_kind(saved, optimizer.state_dict()):
             self._refuse(other)
         self._check_model()
         if state_dict.get("trained", self._trained) != self._trained or not _has_shapes(saved, optimizer):
@@ -166,6 +172,9 @@ class Trainer(DefaultTrainer):
                 "or set SOLVER.REFERENCE_WORLD_SIZE 0 and the values that its log names",
                 anew=False,
             )
+        for group, own in zip(saved["param_groups"], optimizer.param_groups):
+            # what torch has added to it since
+            group |= {name: value for name, value in own.items() if name not in group}
         super().load_state_dict(state_dict)
         self._trainer.load_state_dict(state_dict["_trainer"])
         self.seed = self._trainer.seed = state_dict["seed"]
@@ -247,9 +256,19 @@ def _has_shapes(optimizer_state: dict, optimizer: torch.optim.Optimizer) -> bool
     return all(value.shape == parameters[i].shape for i, value in moments if torch.is_tensor(value) and value.dim())
 
 
-def _groups(optimizer_state: dict) -> list:
-    """Names of the settings and number of parameters of each group: what tells optimizers apart."""
-    return [(set(group), len(group["params"])) for group in optimizer_state["param_groups"]]
+def _same_kind(saved: dict, state: dict) -> bool:
+    """Whether two states are of one kind of optimizer, with as many parameters in each group.
+
+    The kind shows in few settings: others come and go with versions of torch.
+    """
+    pairs = list(itertools.zip_longest(saved["param_groups"], state["param_groups"], fillvalue={}))
+    return all(
+        len(old.get("params", ())) == len(new.get("params", ()))
+        and {"betas", "momentum"} & old.keys() == {"betas", "momentum"} & new.keys()
+        # of Adam and AdamW
+        and old.get(_DECOUPLED, new.get(_DECOUPLED)) == new.get(_DECOUPLED)
+        for old, new in pairs
+    )
 
 
 def _seed(cfg: CfgNode) -> int:

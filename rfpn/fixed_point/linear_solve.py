@@ -1,5 +1,6 @@
 """GMRES (Saad & Schultz, 1986) on the linear system that recurrent back-propagation poses (P-Eq 4)."""
 
+import math
 from typing import Callable, NamedTuple
 
 import torch
@@ -61,6 +62,10 @@ def _gmres(
 ) -> LinearSolution:
     dtype = torch.promote_types(cotangent.dtype, torch.float32)
     g = cotangent.to(dtype).flatten(1)
+    # squares of small numbers vanish, of large ones overflow
+    scale = torch.linalg.vector_norm(g, math.inf, dim=1, keepdim=True) if g.shape[1] else g.new_ones(len(g), 1)
+    scale = torch.where(scale.isfinite() & (scale > 0), scale, 1.0)
+    g = g / scale
     norm = sample_norm(g)
     floor = 10 * torch.finfo(dtype).eps
     basis = g.new_zeros((len(g), terms + 1, g.shape[1]))
@@ -89,7 +94,7 @@ def _gmres(
             break
     total = norm[:, None] * torch.einsum("rk,rkd->rd", weights, basis[:, :terms])
     total = torch.where((length > 0)[:, None], total, g)
-    return LinearSolution(total.view_as(cotangent), length, truncated, residual)
+    return LinearSolution((scale * total).view_as(cotangent), length, truncated, residual)
 
 
 def _arnoldi_step(basis: Tensor, hessenberg: Tensor, image: Tensor, k: int) -> Tensor:

@@ -20,7 +20,6 @@ from rfpn.fixed_point import (
     relative_residual,
     secant_quotients,
 )
-from rfpn.layers.checks import check_setting
 from rfpn.layers.fast import autocast_dtype, bind, graphs
 from rfpn.layers.options import RULES, SECANT, check_options
 from rfpn.layers.plain import PlainForm
@@ -178,7 +177,7 @@ class RecurrentLayer(nn.Module):
         if x.dim() < 2 or not x.is_floating_point():
             raise ValueError(f"RecurrentLayer needs a floating-point drive (R, C, ...), got {x.dtype} {tuple(x.shape)}")
         steps = self.steps if self.training else self.test_steps
-        check_setting("RecurrentLayer steps", steps, RULES["steps"])  # may have been set since
+        check_options({name: getattr(self, name) for name in RULES})  # may have been set since
         if self._tolerance() > 0 or self.solver == "anderson":
             return self._run_until(self.form(x), x, steps)
         if self.training and self.extra_steps:

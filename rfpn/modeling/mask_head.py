@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rfpn.layers import GALAHGRUCell, RecurrentLayer
+from rfpn.layers.checks import check_setting
 from rfpn.modeling.norms import named_norm
 from rfpn.modeling.recurrent import check_penalised, kernel_size, recurrent_options
 
@@ -70,6 +71,9 @@ class HGRUMaskHead(BaseMaskRCNNHead):
         """Arguments from a config. Raises ValueError naming the key that cannot work."""
         node, head = cfg.MODEL.RECURRENT, cfg.MODEL.ROI_MASK_HEAD
         channels = input_shape.channels
+        # which other heads and PathfinderNet choose from
+        for key, only in (("CELL", "hgru"), ("FORM", "released")):
+            check_setting(f"MODEL.RECURRENT.{key} with the hGRU mask head", node[key], (only,))
         if node.NORM_GROUPS < 1 or channels % node.NORM_GROUPS:
             raise ValueError(
                 f"MODEL.RECURRENT.NORM_GROUPS must divide the {channels} channels of the mask head, got {node.NORM_GROUPS}"

@@ -76,6 +76,16 @@ def test_keys_that_cannot_go_together_are_named(overrides, words):
         ("SOLVER.MOMENTUM", -0.9),
         ("SOLVER.STEPS", "('x',)"),
         ("SOLVER.STEPS", "(0,)"),
+        ("SOLVER.STEPS", "(30, 20)"),
+        ("SOLVER.STEPS", "(20, 20)"),
+        ("SOLVER.STEPS", "(40000,)"),
+        ("SOLVER.LR_SCHEDULER_NAME", "WarmupStepWithFixedGammaLR"),
+        ("SOLVER.TRAIN_ONLY", "([1],)"),
+        ("SOLVER.WEIGHT_DECAY_BIAS", -5.0),
+        ("TEST.LOG_IMAGES", -1),
+        # where no model reads them
+        ("MODEL.RECURRENT.GRADIENT", "rpb"),
+        ("MODEL.RECURRENT.LIPSCHITZ.COEFFICIENT", 1.5),
         ("SOLVER.WARMUP_METHOD", "foo"),
         ("SOLVER.WEIGHT_DECAY", -1.0),
         ("SOLVER.WEIGHT_DECAY_NORM", -1.0),
@@ -94,6 +104,19 @@ def test_clipping_needs_a_limit_above_zero(value):
     with pytest.raises(ValueError, match=key):
         load_cfg("", ["SOLVER.CLIP_GRADIENTS.ENABLED", True, key, value])
     load_cfg("", [key, value])
+
+
+@pytest.mark.parametrize(
+    "overrides, key",
+    [
+        ("SOLVER.CLIP_GRADIENTS.ENABLED True SOLVER.CLIP_GRADIENTS.NORM_TYPE 0.0", "SOLVER.CLIP_GRADIENTS.NORM_TYPE"),
+        ("SOLVER.NESTEROV True SOLVER.MOMENTUM 0.0", "SOLVER.MOMENTUM"),
+        ("MODEL.META_ARCHITECTURE PathfinderNet TEST.PRECISE_BN.ENABLED True", "TEST.PRECISE_BN.ENABLED"),
+    ],
+)
+def test_values_that_cannot_work_together_are_named(overrides, key):
+    with pytest.raises(ValueError, match=key):
+        load_cfg("", overrides.split())
 
 
 @pytest.mark.parametrize(

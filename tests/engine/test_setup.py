@@ -60,6 +60,22 @@ def test_a_key_of_another_version_is_named_with_its_file(tmp_path):
         load_cfg(str(path), [])
 
 
+@pytest.mark.parametrize("base", [False, True])
+def test_a_section_written_twice_is_named(tmp_path, base):
+    """YAML lets the last one count alone."""
+    path = tmp_path / "config.yaml"
+    path.write_text("MODEL:\n  RECURRENT:\n    STEPS: 7\nSEED: 1\nMODEL:\n  WEIGHTS: ''\n")
+    if base:
+        (tmp_path / "above.yaml").write_text("_BASE_: config.yaml\n")
+    with pytest.raises(ValueError, match=f"{path}: MODEL is written again in line 5"):
+        load_cfg(str(tmp_path / "above.yaml" if base else path), [])
+
+
+def test_a_key_below_a_value_is_named():
+    with pytest.raises(KeyError, match="MODEL.RECURRENT.STEPS.X 3"):
+        load_cfg("", ["MODEL.RECURRENT.STEPS.X", "3"])
+
+
 def test_an_odd_number_of_overrides_is_an_error():
     with pytest.raises(KeyError, match="override"):
         load_cfg("", ["MODEL.WEIGHTS"])

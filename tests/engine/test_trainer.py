@@ -65,6 +65,31 @@ def test_moments_of_other_parameters_are_refused_however_alike(tmp_path):
         build(tmp_path, "SOLVER.TRAIN_ONLY", (second,), "SOLVER.MAX_ITER", 2).resume_or_load()
 
 
+@pytest.mark.parametrize("optimizer, other", [("Adam", "AdamW"), ("AdamW", "Adam")])
+def test_a_run_of_an_older_torch_is_resumed_with_the_same_optimizer(tmp_path, optimizer, other):
+    """Groups of Adam have had settings added to them since torch 2.6."""
+    build(tmp_path, "SOLVER.OPTIMIZER", optimizer, "SOLVER.MAX_ITER", 1).train()
+    with pytest.raises(ValueError, match="cannot be resumed, its optimizer is another"):
+        build(tmp_path, "SOLVER.OPTIMIZER", other, "SOLVER.MAX_ITER", 2).resume_or_load()
+    path = tmp_path / "model_final.pth"
+    checkpoint = torch.load(path, weights_only=True)
+    for group in checkpoint["trainer"]["_trainer"]["optimizer"]["param_groups"]:
+        group.pop("decoupled_weight_decay", None)
+    torch.save(checkpoint, path)
+    trainer = build(tmp_path, "SOLVER.OPTIMIZER", optimizer, "SOLVER.MAX_ITER", 2)
+    trainer.resume_or_load()
+    trainer.train()
+    assert trainer.start_iter == 1 and all(torch.isfinite(p).all() for p in trainer.model.parameters())
+
+
+def test_a_penalty_without_a_recurrent_layer_is_told_of(tmp_path, caplog):
+    fpn = ["MODEL.ROI_MASK_HEAD.NAME", "MaskRCNNConvUpsampleHead", "MODEL.ROI_MASK_HEAD.NORM", ""]
+    for overrides, said in (([], False), (fpn, True)):
+        with caplog.at_level(logging.WARNING, logger="rfpn"):
+            build(tmp_path, "MODEL.RECURRENT.LIPSCHITZ.WEIGHT", 1.0, *overrides)
+        assert ("the model has no recurrent layer" in caplog.text) == said
+
+
 def test_moments_of_other_shapes_are_refused_without_names(tmp_path):
     """Checkpoints of earlier versions have none, and fused kernels do not look at shapes."""
     build(tmp_path, "SOLVER.TRAIN_ONLY", ("backbone.fpn_lateral2",), "SOLVER.MAX_ITER", 1).train()

@@ -105,6 +105,9 @@ def _bind_gala(cell: nn.Module, x: Tensor):
     from rfpn.layers.fast.gala import FastGALA
 
     half = autocast_dtype(x)
+    # Triton's interpreter gets products of bfloat16 wrong
+    if half is torch.bfloat16 and not x.is_cuda:
+        return None
     if half is not None:
         # cotangents have no loss scale of their own: float16 would lose the small ones
         return None if torch.float16 in (half, x.dtype) else FastGALA(cell, half, x)

@@ -209,8 +209,11 @@ def test_drives_and_cells_that_are_not_served(cell, drive):
 
 @pytest.mark.parametrize("dtype, served", [(torch.bfloat16, True), (torch.float16, False)])
 def test_gala_under_autocast(dtype, served):
+    drive = torch.rand(DRIVES["gala"])
     with torch.autocast("cpu", dtype):
-        assert _bound(gala(), "gala") == served
+        assert _bound(gala(), "gala", drive.as_subclass(_OnCard)) == served
+        # Triton's interpreter gets products of bfloat16 wrong
+        assert not _bound(gala(), "gala", drive)
 
 
 def test_hooks_on_all_modules_are_called():
