@@ -196,7 +196,8 @@ def main(argv=None) -> None:
             print(f"  {name:36s}" + "   |".join(map(_cell, (theirs[name], ours[name]))))
         rows += [list(images[:5]), [image for image, _ in samples[:5]]]
     if args.sheet:
-        sheet(rows).save(args.sheet)
+        with usage_errors(parser):
+            sheet(rows).save(args.sheet)
 
 
 def _cell(values: np.ndarray) -> str:

@@ -50,8 +50,6 @@ def convert(args) -> None:
     head = head_of(model)
     try:
         converted = convert_released(state, head)
-    except RuntimeError as error:  # a cell of another width
-        raise ValueError(f"{os.path.abspath(args.input)}: shapes do not fit the configuration ({error})") from None
     except (KeyError, ValueError) as error:
         raise ValueError(f"{os.path.abspath(args.input)}: {error.args[0]}") from None
     wanted = model.state_dict()
@@ -62,8 +60,10 @@ def convert(args) -> None:
     # torch.save by itself turns a full disk into a RuntimeError
     with whole_file(args.output) as temporary, open(temporary, "wb") as file:
         torch.save({"model": converted}, file)
-    left = len(wanted.keys() - converted.keys())
-    print(f"{args.output}: {len(converted)} tensors; the configured model has {left} more")
+    left, unknown = (sorted(some) for some in (wanted.keys() - converted.keys(), converted.keys() - wanted.keys()))
+    words = [f"{len(names)} {what} ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
+             for names, what in ((left, "are the configured model's alone"), (unknown, "it does not know")) if names]  # fmt: skip
+    print("; ".join([f"{args.output}: {len(converted)} tensors", *words]))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,8 @@ def main() -> None:
         sweeps = [read_sweep(path) for path in arguments.files]
     print("\n\n".join(table(sweep) for sweep in sweeps))
     if arguments.output:
-        draw(sweeps).savefig(arguments.output, dpi=110)
+        with usage_errors(parser):
+            draw(sweeps).savefig(arguments.output, dpi=110)
 
 
 def read_sweep(path: str) -> dict:

@@ -26,7 +26,8 @@ def main() -> None:
         logs = read_logs(arguments.log)
     print(table(logs, arguments.epoch))
     if arguments.output:
-        draw(logs, arguments.epoch).savefig(arguments.output, dpi=110)
+        with usage_errors(parser):
+            draw(logs, arguments.epoch).savefig(arguments.output, dpi=110)
 
 
 def read_logs(files: list[tuple[str, str]]) -> dict[str, dict[str, Series]]:

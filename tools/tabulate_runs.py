@@ -22,8 +22,13 @@ def main() -> None:
     arguments = parser.parse_args()
     with usage_errors(parser):
         runs: dict[str, list[dict]] = {}
+        ends: dict[str, int] = {}
         for name, path in arguments.log:
-            runs.setdefault(name, []).append(last_values(path))
+            log = read_log(path)
+            runs.setdefault(name, []).append({score: values[-1] for score, (_, values) in log.items()})
+            last = max(iterations[-1] for iterations, _ in log.values())
+            if ends.setdefault(name, last) != last:
+                raise ValueError(f"--log {name}={path} ends at iteration {last}, another of that name at {ends[name]}")
         scores = columns(arguments.scores, {score for logs in runs.values() for log in logs for score in log})
     print(table(runs, scores))
 
@@ -36,16 +41,11 @@ def columns(asked: str | None, found: set[str]) -> list[str]:
     return scores
 
 
-def last_values(path: str) -> dict[str, float]:
-    """The last value of each scalar in a log. Raises OSError or ValueError naming it."""
-    return {name: values[-1] for name, (_, values) in read_log(path).items()}
-
-
 def table(runs: dict[str, list[dict[str, float]]], scores: list[str]) -> str:
-    """Markdown: a row for each name, a column for each score; empty where no log of the name has it."""
+    """Markdown: a row for each name, a column for each score; empty where a log of the name lacks it."""
     rows = [["run", "runs", *scores], ["---"] * (len(scores) + 2)]
     for name, logs in runs.items():
-        rows.append([name, str(len(logs)), *(cell([log[score] for log in logs if score in log]) for score in scores)])
+        rows.append([name, str(len(logs)), *(cell([log[score] for log in logs if all(score in log for log in logs)]) for score in scores)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

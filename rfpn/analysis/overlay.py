@@ -87,10 +87,13 @@ class SegmentationOverlay(Overlay):
         self.metadata = _class_names(cfg)
 
     def prepare(self, image: np.ndarray) -> dict:
-        """Resized as ``INPUT.{MIN,MAX}_SIZE_TEST`` say, in ``INPUT.FORMAT``."""
+        """Resized as ``INPUT.{MIN,MAX}_SIZE_TEST`` say, in ``INPUT.FORMAT``. ValueError for an image too thin for that."""
         height, width = image.shape[:2]
         image = _in_format(image, self.cfg.INPUT.FORMAT)
-        resized = self._resize.get_transform(image).apply_image(np.ascontiguousarray(image))
+        try:
+            resized = self._resize.get_transform(image).apply_image(np.ascontiguousarray(image))
+        except ValueError as error:  # Pillow's
+            raise ValueError(f"{width}x{height} pixels cannot be resized as INPUT says ({error})") from error
         return {
             "image": to_tensor(resized),
             "height": height,

@@ -102,9 +102,10 @@ def distances(space: StateSpace, components: int = 0) -> Distances:
     points = space.projected[..., :components] if components else space.states
     now = space.trained_steps - 1
     stride = np.linalg.norm(np.diff(points, axis=1), axis=2)
-    path_before = stride[:, :now].mean(axis=1) if now else np.zeros(len(stride))
+    # from the first state to itself there is no way
+    path_before = stride[:, :now].mean(axis=1) if now else np.full(len(stride), np.nan)
     return Distances(
-        np.linalg.norm(points[:, now] - points[:, 0], axis=1),
+        np.linalg.norm(points[:, now] - points[:, 0], axis=1) if now else path_before,
         np.linalg.norm(points[:, -1] - points[:, now], axis=1),
         path_before,
         stride[:, now:].mean(axis=1),

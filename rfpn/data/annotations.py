@@ -37,8 +37,8 @@ def split_categories(categories: list, source: str) -> Categories:
     """Splits COCO panoptic ``categories`` (any order of ids) into things and stuff.
 
     Raises:
-        ValueError: a field is missing or of a wrong type, an id occurs twice or is below 1, or there are over 254
-            stuff categories.
+        ValueError: a field is missing or of a wrong type, an id, or a name within things or stuff, occurs twice, an id is
+            below 1, or there are over 254 stuff categories.
     """
     if not categories or not isinstance(categories, list):
         raise ValueError(f"{source}: 'categories' is missing, empty or no list")
@@ -47,6 +47,9 @@ def split_categories(categories: list, source: str) -> Categories:
     _check_unique(source, "category id", [c["id"] for c in categories])
     ordered = sorted(categories, key=lambda c: c["id"])
     split = Categories([c for c in ordered if c["isthing"]], [c for c in ordered if not c["isthing"]])
+    for kind, group in split._asdict().items():
+        # scores by class bear the names
+        _check_unique(source, f"name of a category of {kind}", [c["name"] for c in group])
     if len(split.stuff) > MAX_STUFF:
         raise ValueError(f"{source}: 8-bit label maps hold {MAX_STUFF} stuff categories, got {len(split.stuff)}")
     return split

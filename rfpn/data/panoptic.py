@@ -91,6 +91,8 @@ def register_panoptic(
         instances_json = os.path.join(derived_dir, "instances.json")
     split = Split(image_root, panoptic_root, panoptic_json, sem_seg_root, instances_json)
     if categories is None:
+        if not os.path.isfile(panoptic_json):
+            raise FileNotFoundError(f"dataset '{name}': {os.path.abspath(panoptic_json)} does not exist")
         categories = read_json(panoptic_json).get("categories")
     metadata = panoptic_metadata(categories, panoptic_json)
     arguments = (split, metadata, derive)
@@ -114,22 +116,29 @@ def register_panoptic(
 
 
 def register_panoptic_folder(
-    name: str, root: str, split: str, categories: Optional[list] = None, *, derive_missing: bool = True
+    name: str,
+    root: str,
+    split: str,
+    categories: Optional[list] = None,
+    *,
+    derive_missing: bool = True,
+    derived_dir: Optional[str] = None,
 ) -> None:
     """Registers ``split`` of a folder in COCO's layout (see ``datasets/README.md``) with :func:`register_panoptic`.
 
     Args:
         derive_missing: where ``root`` has no label maps or no instances JSON, make both at first use; else their
             absence is an error at loading.
+        derived_dir: where both lie, or are made, in place of ``root``: ``--derived-dir`` of prepare_coco_panoptic.py.
     """
-    paths = split_of_folder(root, split)
+    paths = split_of_folder(root, split, derived_dir)
     prepared = os.path.isdir(paths.sem_seg_root) and os.path.isfile(paths.instances_json)
     if name in DatasetCatalog and MetadataCatalog.get(name).get("made_on_use"):
         prepared = False  # since then; the same registration again is no other
     given = paths._asdict()
     if derive_missing and not prepared:
         given.update(sem_seg_root=None, instances_json=None)
-    register_panoptic(name, categories=categories, **given)
+    register_panoptic(name, categories=categories, derived_dir=derived_dir, **given)
 
 
 def default_derived_dir() -> str:
@@ -161,6 +170,9 @@ def load_panoptic(name: str, split: Split, *, derive: bool) -> list:
     if left_out := unannotated(content):
         words = f"{len(left_out)} images have no annotation and are left out, one of them {left_out[0]}"
         logger.warning(f"{split.panoptic_json}: {words}")
+    if split_stuff := _split_stuff(content, categories):
+        words = f"{len(split_stuff)} images have several segments of one kind of stuff, one of them {split_stuff[0]}"
+        logger.warning(f"{split.panoptic_json}: {words}; models give one, so that PQ stays below 100: join them")
     if derive:
         _derive(split)
     instances = _load_instances(name, split, categories, {a["image_id"] for a in content["annotations"]})
@@ -171,6 +183,16 @@ def load_panoptic(name: str, split: Split, *, derive: bool) -> list:
     ]
     check_pictures(records)
     return records
+
+
+def _split_stuff(content: dict, categories: Categories) -> list:
+    """Ids of images in which a kind of stuff is more than one segment."""
+    stuff, found = categories.stuff_ids(), []
+    for annotation in content["annotations"]:
+        kinds = [segment["category_id"] for segment in annotation["segments_info"] if segment["category_id"] in stuff]
+        if len(kinds) > len(set(kinds)):
+            found.append(annotation["image_id"])
+    return found
 
 
 def _record(image: dict, annotation: dict, instances: list, split: Split, categories: Categories) -> dict:

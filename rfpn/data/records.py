@@ -117,7 +117,7 @@ def check_scored_panoptic(dataset_name: str, records: list, content: dict) -> No
 
 
 def check_masks(records: list) -> None:
-    """Every polygon is one, and every RLE mask is whole, as scoring needs it; see :mod:`rfpn.data.rle`.
+    """Every polygon is one, and every RLE mask compressed and whole, as scoring needs it; see :mod:`rfpn.data.rle`.
 
     Raises:
         ValueError: naming the image.
@@ -126,7 +126,9 @@ def check_masks(records: list) -> None:
         for annotation in record.get("annotations", ()):
             mask = annotation.get("segmentation")
             if isinstance(mask, dict) and not fits(mask, (record["height"], record["width"])):
-                raise ValueError(f"image {record['image_id']}, {record['file_name']}: an RLE mask is damaged")
+                plain = isinstance(mask.get("counts"), list)
+                what = "is not compressed; pycocotools.mask.frPyObjects does it" if plain else "is damaged"
+                raise ValueError(f"image {record['image_id']}, {record['file_name']}: an RLE mask {what}")
             _check_polygons(mask, record)
 
 

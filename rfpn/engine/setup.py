@@ -143,7 +143,10 @@ def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
 def _check_repeated_keys(path: str) -> None:
     """Raise ValueError where a key of a YAML file, or of those that it is based on, is written twice: the last would count alone."""
     with open(path, encoding="utf-8") as file:
-        nodes = [(yaml.compose(file, Loader=yaml.SafeLoader), "")]
+        root = yaml.compose(file, Loader=yaml.SafeLoader)
+    if root is None:
+        raise ValueError(f"--config-file {path} is empty")
+    nodes = [(root, "")]
     while nodes:
         node, section = nodes.pop()
         if not isinstance(node, yaml.MappingNode):

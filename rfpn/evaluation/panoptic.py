@@ -207,7 +207,8 @@ def self_test(dataset_name: str, *, at_least: float = 100 - 1e-6) -> dict:
     if not pq >= at_least:
         raise ValueError(
             f"dataset '{dataset_name}': its ground truth scores PQ {pq:.2f} against itself, not {at_least:.2f}; check "
-            f"the label maps in {metadata.sem_seg_root} (0 things, 1..n stuff in ascending category id) and the id maps"
+            f"the label maps in {metadata.sem_seg_root} (0 things, 1..n stuff in ascending category id), the id maps, and "
+            "that no kind of stuff is more than one segment of an image; PQ is nan where all is crowd or void"
         )
     return results
 

@@ -32,6 +32,7 @@ class PathfinderEvaluator(DatasetEvaluator):
     def reset(self):
         """Forget all images."""
         self._batches: list[Tensor] = []
+        self._damaged: list[Tensor] = []
 
     def process(self, inputs: list[dict], outputs: list[dict]):
         """Count one batch.
@@ -48,9 +49,13 @@ class PathfinderEvaluator(DatasetEvaluator):
     def add(self, logits: Tensor, target: Tensor):
         """Count one batch: logits (N, 2, H, W), target (N, H, W), 1 on the target."""
         self._batches.append(confusion_counts(logits, target))
+        self._damaged.append((~logits.isfinite()).flatten(1).any(1).sum())
 
     def evaluate(self) -> dict | None:
         """``{"pathfinder": scores}`` on the main process, None on the others, ``{}`` if nothing was processed."""
+        if damaged := int(sum(self._damaged)):
+            # which count as no target anywhere
+            logging.getLogger(__name__).warning("%s: logits of %d images are not finite", self._dataset_name, damaged)
         batches = [batch.cpu().numpy() for batch in self._batches]
         if self._distributed and comm.get_world_size() > 1:
             batches = [batch for some in comm.gather(batches) for batch in some]

@@ -36,6 +36,32 @@ def test_A1_missing_field_stops_registration(tmp_path, field):
     assert "tiny" not in DatasetCatalog
 
 
+def test_A1_a_name_that_two_classes_bear_stops_registration(tmp_path):
+    """Scores by class would overwrite each other."""
+    root = write_set(tmp_path, [])
+    edit_json(root / "annotations/panoptic_train.json", lambda c: c["categories"][1].update(name="cat"))
+    with pytest.raises(ValueError, match="name of a category of things cat occurs twice"):
+        register_panoptic_folder("tiny", str(root), "train")
+
+
+def test_stuff_in_pieces_is_told_of(tmp_path, caplog):
+    """Models give one segment for each kind of stuff."""
+    sky = [(40, (0, 0, 64, 10), 0), (40, (0, 20, 64, 48), 0)]
+    root = write_set(tmp_path / "set", [sky[:1], sky])
+    register_panoptic_folder("tiny", str(root), "train", derived_dir=str(tmp_path / "derived"))
+    DatasetCatalog.get("tiny")
+    assert "1 images have several segments of one kind of stuff, one of them 2" in caplog.text
+
+
+def test_a_read_only_set_is_read_from_where_it_was_prepared(tmp_path):
+    root, derived = write_set(tmp_path / "set", mixed_layouts()), tmp_path / "derived"
+    assert prepare_split(split_of_folder(str(root), "train", str(derived)))[0] == []
+    register_panoptic_folder("tiny", str(root), "train", derive_missing=False, derived_dir=str(derived))
+    records = DatasetCatalog.get("tiny")
+    assert all(record["sem_seg_file_name"].startswith(str(derived / "panoptic_stuff_train")) for record in records)
+    assert sorted(path.name for path in derived.iterdir()) == ["annotations", "panoptic_stuff_train"]
+
+
 def test_A1_missing_categories_stop_registration(tmp_path):
     root = write_set(tmp_path, mixed_layouts())
     edit_json(root / "annotations/panoptic_train.json", lambda c: c.pop("categories"))

@@ -66,6 +66,13 @@ def test_a_failed_write_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
     assert (tmp_path / "last_checkpoint").read_text() == "model.pth"
 
 
+@pytest.mark.parametrize("content", [{}, {"model": {}}])
+def test_a_file_without_weights_is_refused(tmp_path, content):
+    torch.save(content, tmp_path / "none.pth")
+    with pytest.raises(ValueError, match="none.pth holds no weights at all"):
+        Checkpointer(model(), str(tmp_path)).load(str(tmp_path / "none.pth"))
+
+
 def test_an_empty_tag_names_its_folder_and_the_remedy(tmp_path):
     checkpointer = Checkpointer(model(), str(tmp_path))
     checkpointer.save("model")

@@ -27,6 +27,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
         ("MODEL: {RECURRENT: 3}", "MODEL.RECURRENT|no configuration"),
         ("MODEL: {RECURRENT: {STEPS: 3", "no configuration"),
         ("- a list", "no configuration"),
+        ("# nothing", "is empty"),
         ("just words", "no configuration"),
         ("\0", "no configuration"),
         ("_BASE_: [1]", "no configuration"),

@@ -114,3 +114,12 @@ def test_counts_add_up_to_all_pixels():
     counts = confusion_counts(as_logits(predicted), torch.as_tensor(target))
     assert counts.shape == (3, 4)
     assert counts.sum(1).tolist() == [64] * 3
+
+
+def test_logits_that_are_not_finite_are_told_of(caplog):
+    evaluator = PathfinderEvaluator("toy")
+    logits = torch.zeros(3, 2, 4, 4)
+    logits[1, 0, 2, 2] = torch.nan
+    evaluator.add(logits, torch.ones(3, 4, 4))
+    evaluator.evaluate()
+    assert "toy: logits of 1 images are not finite" in caplog.text

@@ -65,3 +65,13 @@ def test_cell_that_changes_the_shape_is_named():
                 return torch.cat([x, h], dim=1)
 
         RecurrentLayer(Growing(), 2)(torch.rand(2, 3, 5, 5))
+
+
+@pytest.mark.parametrize(
+    "name, value", [("adjoint", "neuman"), ("reduction", "foo"), ("solver", "foo"), ("gradient", "foo"), ("window", 0)]
+)
+def test_settings_that_are_changed_later_are_checked_too(name, value):
+    layer = RecurrentLayer(LinearCell(), 3)
+    setattr(layer, name, value)
+    with pytest.raises(ValueError, match=f"RecurrentLayer {name}"):
+        layer(torch.zeros(4, 6, dtype=torch.float64))

@@ -74,7 +74,7 @@ def test_a_released_checkpoint_given_as_weights_says_what_converts_it(weights, t
         (lambda s: {"a": torch.zeros(1)}, "source.pth names no released recurrent mask head"),
         (lambda s: {n: v for n, v in s.items() if not n.endswith("u1_gate.bias")}, r"missing \['u1_gate.bias'\]"),
         (lambda s: {**s, HEAD + "extra": torch.zeros(1)}, "unknown tensor extra"),
-        (lambda s: {n: torch.cat([v, v]) if n.endswith(".mu") else v for n, v in s.items()}, "source.pth: shapes do not fit"),
+        (lambda s: {n: torch.cat([v, v]) if n.endswith(".mu") else v for n, v in s.items()}, "source.pth: .* mu of shape .64"),
         (lambda s: {**s, HEAD + "deconv.bias": torch.zeros(7)}, "source.pth: shapes do not fit.*deconv.bias"),
     ],
 )
@@ -115,3 +115,25 @@ def test_arrays_of_text_are_named(tmp_path):
     np.savez(tmp_path / "source.npz", a=np.array(["text"]))
     with pytest.raises(ValueError, match="source.npz holds what is no tensor"):
         run(tmp_path / "source.npz", tmp_path / "converted.pth")
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda state: state.pop(HEAD + "deconv.bias"), f"1 are the configured model's alone ({HEAD}deconv.bias)"),
+        (lambda state: state.update({HEAD + "deconv.foo": torch.zeros(1)}), f"1 it does not know ({HEAD}deconv.foo)"),
+    ],
+)
+def test_what_a_head_lacks_or_has_too_much_is_named(weights, tmp_path, capsys, change, words):
+    state = dict(weights[1])
+    change(state)
+    torch.save(state, tmp_path / "released.pth")
+    run(tmp_path / "released.pth", tmp_path / "new.pth")
+    assert words in capsys.readouterr().out
+
+
+def test_copies_of_the_cell_that_differ_are_named(weights, tmp_path):
+    state = {**weights[1], HEAD + "mask_fcn_rnn.alpha": torch.zeros(1)}
+    torch.save(state, tmp_path / "released.pth")
+    with pytest.raises(ValueError, match="released.pth: released mask head: its two copies of the cell differ in alpha$"):
+        run(tmp_path / "released.pth", tmp_path / "new.pth")

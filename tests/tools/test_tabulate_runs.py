@@ -45,6 +45,13 @@ def test_a_score_that_no_log_has_is_named(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[0] == "| run | runs | loss_mask |"
 
 
+def test_runs_that_did_not_get_as_far_are_not_averaged(tmp_path, monkeypatch, capsys):
+    logs = [_log(tmp_path, f"{last}.json", {"iteration": last, "PQ": 50.0}) for last in (999, 199)]
+    with pytest.raises(SystemExit) as end:
+        _run(monkeypatch, *(word for log in logs for word in ("--log", f"a={log}")))
+    assert end.value.code == 2 and "199.json ends at iteration 199, another of that name at 999" in capsys.readouterr().err
+
+
 def test_wrong_arguments_are_named(tmp_path, monkeypatch, capsys):
     for word, message in ((str(tmp_path), "needs NAME=FILE"), (f"a={tmp_path / 'none.json'}", "none.json")):
         with pytest.raises(SystemExit) as end:

@@ -45,21 +45,37 @@ def read_run(folder: str) -> Run:
     changed = [key for key, value in settings.items() if key not in defaults or defaults[key] != value]
     scalars, scores = {}, {}
     for name, series in (read_metrics(metrics) if os.path.isfile(metrics) else {}).items():
-        task, _, score = name.rpartition("/")
-        if task.rpartition("/")[2] in TASKS:
+        task, score = _task(name)
+        if task:
             scores.setdefault(task, {})[score] = series
         else:
             scalars[name] = series
     order = sorted(scores, key=lambda task: TASKS.index(task.rpartition("/")[2]))
-    courses = os.path.join(folder, "timesteps", "timesteps.csv")
+    courses = _courses(os.path.join(folder, "timesteps", "timesteps.csv"))
     return Run(
         folder,
         settings,
         changed,
         scalars,
         {task: scores[task] for task in order},
-        read_courses(courses) if os.path.isfile(courses) else {},
+        courses,
     )
+
+
+def _courses(path: str) -> dict[str, dict[str, Series]]:
+    try:
+        return read_courses(path) if os.path.isfile(path) else {}
+    except ValueError as error:
+        logging.getLogger("rfpn").warning("left out: %s", error)
+        return {}
+
+
+def _task(name: str) -> tuple[str, str]:
+    """Task, with its data set where there are several, and score of a scalar's name; no task where it is no score's."""
+    parts = name.split("/")
+    # names of classes may have a slash as well
+    place = next((i for i, part in enumerate(parts[:-1]) if part in TASKS), None)
+    return ("", name) if place is None else ("/".join(parts[: place + 1]), "/".join(parts[place + 1 :]))
 
 
 def read_metrics(path: str) -> dict[str, Series]:

@@ -46,6 +46,13 @@ def test_scores_of_several_data_sets_keep_their_names(tmp_path):
     assert set(read_run(str(tmp_path)).scores) == {"pathfinder_14_test/pathfinder", "b/pathfinder"}
 
 
+def test_classes_with_a_slash_in_their_names_are_scores(tmp_path):
+    names = ["bbox/AP-a/b", "set/bbox/AP-a/b", "segm/AP"]
+    write_metrics(tmp_path, [{"iteration": 1} | dict.fromkeys(names, 1.0)])
+    run = read_run(str(tmp_path))
+    assert run.scores.keys() == {"bbox", "set/bbox", "segm"} and "AP-a/b" in run.scores["bbox"] and not run.scalars
+
+
 def test_D5_a_resumed_run_with_a_broken_line(tmp_path, caplog):
     lines = [json.dumps(row) for row in ROWS]
     text = "\n".join([*lines[:2], lines[1][:20], "[1]", json.dumps({"iteration": 39, "total_loss": 1.5}), "", lines[2]])
@@ -83,6 +90,9 @@ def test_time_courses_are_found_in_the_folder(tmp_path):
     write_courses(str(tmp_path / "timesteps" / "timesteps.csv"), courses)
     courses = read_run(str(tmp_path)).courses
     assert courses == {label: {"PQ": ([1, 4], [1.5, 2.5]), "residual": ([1], [0.5])} for label in ("a, x", "b, x")}
+    table = tmp_path / "timesteps" / "timesteps.csv"
+    table.write_text(table.read_text() + "b")
+    assert read_run(str(tmp_path)).courses == {}
     (tmp_path / "other.csv").write_text("model,step\na,1\n")
     with pytest.raises(ValueError, match="other.csv: not a table"):
         read_courses(str(tmp_path / "other.csv"))
