@@ -129,7 +129,8 @@ def _check_solver(node: CfgNode) -> None:
     check_setting("SOLVER.LR_SCHEDULER_NAME", node.LR_SCHEDULER_NAME, schedules)
     for step in node.STEPS:
         check_setting("SOLVER.STEPS: an iteration", step, _COUNT)
-    if list(node.STEPS) != sorted(set(node.STEPS)) or node.MAX_ITER in node.STEPS:
+    rising = list(node.STEPS) == sorted(set(node.STEPS)) and node.MAX_ITER not in node.STEPS
+    if node.LR_SCHEDULER_NAME == "WarmupMultiStepLR" and not rising:
         raise ValueError(f"SOLVER.STEPS must rise, and none be SOLVER.MAX_ITER {node.MAX_ITER}, got {tuple(node.STEPS)}")
     for pair in node.LR_FACTORS:
         if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str)):

@@ -125,6 +125,7 @@ def test_values_that_cannot_work_together_are_named(overrides, key):
         "SEED -1 SOLVER.WEIGHT_DECAY_BIAS None INPUT.MIN_SIZE_TEST 0 INPUT.MIN_SIZE_TRAIN (0,)",
         "INPUT.MIN_SIZE_TRAIN (64,128) INPUT.MIN_SIZE_TRAIN_SAMPLING range INPUT.CROP.SIZE [1.0,0.1]",
         "INPUT.CROP.TYPE absolute_range INPUT.CROP.SIZE [32,64] SEED 4000000000",
+        "SOLVER.LR_SCHEDULER_NAME WarmupCosineLR SOLVER.STEPS (30,20) SOLVER.MAX_ITER 20",
     ],
 )
 def test_values_at_the_ends_are_taken(overrides):
