@@ -127,20 +127,23 @@ def draw_pictures(draw: Drawer, targets: dict[str, str], folder: str) -> list[st
     """Draw picture files, also a sheet of rows where steps are shown; returns a line for each left out."""
     problems, rows = [], []
 
-    def readable() -> Iterator[tuple[str, str, np.ndarray]]:
+    def readable() -> Iterator[tuple[str, np.ndarray]]:
         for path, target in tqdm(targets.items(), desc="pictures", disable=None if targets else True):
             try:
-                yield path, target, read_image(path, "RGB")
+                image = read_image(path, "RGB")
             except (OSError, ValueError) as error:
                 problems.append(str(error))
+                continue
+            try:
+                for overlay in draw.overlays:
+                    overlay.prepare(image)
+            except ValueError as error:  # too thin to be resized
+                problems.append(f"{path}: {error}")
+            else:
+                yield target, image
 
     for batch in batches(readable(), draw.batch_size):
-        try:
-            pictures = draw([image for *_, image in batch])
-        except ValueError as error:  # too thin to be resized
-            problems += [f"{path}: {error}" for path, *_ in batch]
-            continue
-        for (_, target, _), picture in zip(batch, pictures):
+        for (target, _), picture in zip(batch, draw([image for _, image in batch])):
             write_picture(target, picture)
             rows += [picture] if len(rows) < _SHEET_ROWS else []
     if draw.steps and len(rows) > 1:

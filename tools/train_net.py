@@ -36,8 +36,7 @@ def evaluate(cfg, resume):
     if not cfg.DATASETS.TEST:
         raise ValueError("--eval-only: DATASETS.TEST names no data set")
     model = load_for_evaluation(Trainer.build_model(cfg), cfg, resume)
-    # batches as training's evaluations have them: norms that take the batch's statistics depend on them
-    results = Trainer.test(Trainer.auto_scale_workers(cfg, comm.get_world_size()), model)
+    results = Trainer.test(cfg, model)
     if comm.is_main_process():
         _verify(cfg, results)
     return results

@@ -92,7 +92,7 @@ def build_test_loader(cfg: CfgNode, dataset_name: str):
 
 def _test_batch(cfg: CfgNode) -> int:
     """As large as one process's in training: models whose norms take the batch's statistics score lower on single images."""
-    images, processes = cfg.SOLVER.IMS_PER_BATCH, comm.get_world_size()
+    images, processes = cfg.SOLVER.IMS_PER_BATCH, cfg.SOLVER.REFERENCE_WORLD_SIZE or comm.get_world_size()
     if images < processes:
         raise ValueError(f"SOLVER.IMS_PER_BATCH {images} must be at least the {processes} processes")
     return images // processes

@@ -86,7 +86,7 @@ def register_panoptic(
         raise ValueError(f"dataset '{name}': give both sem_seg_root and instances_json, or neither")
     derive = sem_seg_root is None
     if derive:
-        derived_dir = os.path.join(derived_dir or default_derived_dir(), _folder_of(name, panoptic_json))
+        derived_dir = os.path.join(os.path.expanduser(derived_dir or default_derived_dir()), _folder_of(name, panoptic_json))
         sem_seg_root = os.path.join(derived_dir, "panoptic_stuff")
         instances_json = os.path.join(derived_dir, "instances.json")
     split = Split(image_root, panoptic_root, panoptic_json, sem_seg_root, instances_json)
@@ -131,7 +131,7 @@ def register_panoptic_folder(
             absence is an error at loading.
         derived_dir: where both lie, or are made, in place of ``root``: ``--derived-dir`` of prepare_coco_panoptic.py.
     """
-    paths = split_of_folder(root, split, derived_dir)
+    paths = split_of_folder(root, split, derived_dir and os.path.expanduser(derived_dir))
     prepared = os.path.isdir(paths.sem_seg_root) and os.path.isfile(paths.instances_json)
     if name in DatasetCatalog and MetadataCatalog.get(name).get("made_on_use"):
         prepared = False  # since then; the same registration again is no other
@@ -189,7 +189,9 @@ def _split_stuff(content: dict, categories: Categories) -> list:
     """Ids of images in which a kind of stuff is more than one segment."""
     stuff, found = categories.stuff_ids(), []
     for annotation in content["annotations"]:
-        kinds = [segment["category_id"] for segment in annotation["segments_info"] if segment["category_id"] in stuff]
+        # crowds are left out of PQ
+        segments = [segment for segment in annotation["segments_info"] if not segment["iscrowd"]]
+        kinds = [segment["category_id"] for segment in segments if segment["category_id"] in stuff]
         if len(kinds) > len(set(kinds)):
             found.append(annotation["image_id"])
     return found

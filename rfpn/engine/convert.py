@@ -59,6 +59,7 @@ def head_of(model: nn.Module) -> HGRUMaskHead:
 
 
 def _equal(first: Tensor, second: Tensor) -> bool:
+    first, second = first.double(), second.double()
     return first.shape == second.shape and torch.allclose(first, second, rtol=0, atol=0, equal_nan=True)
 
 

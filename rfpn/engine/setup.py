@@ -133,7 +133,7 @@ def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
         late = next((f"; {word} must come before all overrides" for word in overrides if str(word).startswith("--")), "")
         raise KeyError(f"command-line override: {error}{late}") from None
     except (AttributeError, TypeError) as error:  # a key below one that holds a value
-        raise KeyError(f"command-line override: no such key ({error}) in {' '.join(map(str, overrides))}") from None
+        raise KeyError(f"command-line override: {' '.join(map(str, overrides))} cannot be taken ({error})") from None
     check_values(cfg)
     cfg.MODEL.DEVICE = _device(cfg.MODEL.DEVICE)
     cfg.OUTPUT_DIR, cfg.MODEL.WEIGHTS = (os.path.expanduser(path) for path in (cfg.OUTPUT_DIR, cfg.MODEL.WEIGHTS))
@@ -146,23 +146,31 @@ def _check_repeated_keys(path: str) -> None:
         root = yaml.compose(file, Loader=yaml.SafeLoader)
     if root is None:
         raise ValueError(f"--config-file {path} is empty")
-    nodes = [(root, "")]
+    nodes, walked = [(root, "")], set()
     while nodes:
         node, section = nodes.pop()
-        if not isinstance(node, yaml.MappingNode):
+        # an alias may lead back
+        if not isinstance(node, yaml.MappingNode) or id(node) in walked:
             continue
+        walked.add(id(node))
         seen = set()
         for key, value in node.value:
             name = f"{section}{key.value}"
-            if name in seen:
+            if name in seen and key.value != "<<":
                 raise ValueError(f"--config-file {path}: {name} is written again in line {key.start_mark.line + 1}; join the two")
             seen.add(name)
             nodes.append((value, f"{name}."))
-            if name == "_BASE_" and isinstance(value.value, str):
-                base = os.path.join(os.path.dirname(path), os.path.expanduser(value.value))
-                # what is missing, or another form of the key, Detectron2 speaks of
-                if os.path.isfile(base) and base != path:
-                    _check_repeated_keys(base)
+            if name == "_BASE_":
+                _check_bases(path, value.value if isinstance(value, yaml.SequenceNode) else [value])
+
+
+def _check_bases(path: str, bases: list) -> None:
+    for base in bases:
+        if isinstance(base.value, str):
+            found = os.path.join(os.path.dirname(path), os.path.expanduser(base.value))
+            # of what is missing, or another form of the key, Detectron2 speaks
+            if os.path.isfile(found) and found != path:
+                _check_repeated_keys(found)
 
 
 def _device(name: str) -> str:
@@ -171,7 +179,7 @@ def _device(name: str) -> str:
         device = torch.device(name)
         if device.type != "cuda":
             torch.empty(0, device=device)
-    except (AssertionError, NotImplementedError, RuntimeError) as error:
+    except (AssertionError, ImportError, NotImplementedError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"MODEL.DEVICE must be a device that works here, such as cuda or cpu, got {name!r}: {reason}") from None
     if device.type == "cuda" and not torch.cuda.is_available():

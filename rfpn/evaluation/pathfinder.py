@@ -53,14 +53,15 @@ class PathfinderEvaluator(DatasetEvaluator):
 
     def evaluate(self) -> dict | None:
         """``{"pathfinder": scores}`` on the main process, None on the others, ``{}`` if nothing was processed."""
-        if damaged := int(sum(self._damaged)):
-            # which count as no target anywhere
-            logging.getLogger(__name__).warning("%s: logits of %d images are not finite", self._dataset_name, damaged)
-        batches = [batch.cpu().numpy() for batch in self._batches]
+        batches, damaged = [batch.cpu().numpy() for batch in self._batches], int(sum(self._damaged))
         if self._distributed and comm.get_world_size() > 1:
-            batches = [batch for some in comm.gather(batches) for batch in some]
+            gathered = comm.gather((batches, damaged))
             if not comm.is_main_process():
                 return None
+            batches, damaged = [batch for some, _ in gathered for batch in some], sum(count for _, count in gathered)
+        if damaged:
+            # which count as no target anywhere
+            logging.getLogger(__name__).warning("%s: logits of %d images are not finite", self._dataset_name, damaged)
         if not batches:
             logging.getLogger(__name__).warning("%s: no predictions to score", self._dataset_name)
             return {}

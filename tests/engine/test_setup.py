@@ -72,6 +72,14 @@ def test_a_section_written_twice_is_named(tmp_path, base):
         load_cfg(str(tmp_path / "above.yaml" if base else path), [])
 
 
+@pytest.mark.parametrize("text", ["SOLVER: &x\n  MAX_ITER: 5\n  FOO: *x\n", "_BASE_: [twice.yaml]\n"])
+def test_aliases_that_lead_back_and_lists_of_bases(tmp_path, text):
+    (tmp_path / "twice.yaml").write_text("SEED: 1\nSEED: 2\n")
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ValueError, match="no configuration|twice.yaml: SEED is written again in line 2"):
+        load_cfg(str(tmp_path / "config.yaml"), [])
+
+
 def test_a_key_below_a_value_is_named():
     with pytest.raises(KeyError, match="MODEL.RECURRENT.STEPS.X 3"):
         load_cfg("", ["MODEL.RECURRENT.STEPS.X", "3"])

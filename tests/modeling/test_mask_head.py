@@ -211,10 +211,14 @@ def test_copies_of_the_released_cell_must_agree(reference):
         (["MODEL.RECURRENT.NORM_GROUPS", "24"], "MODEL.RECURRENT.NORM_GROUPS"),
         (["MODEL.RECURRENT.GRADIENT", "magic"], "MODEL.RECURRENT.GRADIENT"),
         (["MODEL.RECURRENT.KERNEL_SIZE", "4"], "MODEL.RECURRENT.KERNEL_SIZE"),
+        (["MODEL.RECURRENT.CELL", "conv_lstm"], "MODEL.RECURRENT.CELL"),
+        (["MODEL.RECURRENT.FORM", "printed"], "MODEL.RECURRENT.FORM"),
         (["MODEL.ROI_MASK_HEAD.CONV_DIM", "0"], "MODEL.ROI_MASK_HEAD.CONV_DIM"),
     ],
 )
 def test_a_value_that_cannot_work_is_named(override, key):
-    cfg = load_cfg(str(CONFIGS / "rfpn_R_50_1x.yaml"), override)
+    cfg = load_cfg(str(CONFIGS / "rfpn_R_50_1x.yaml"), [])
+    # as a program of one's own may have it, without load_cfg
+    cfg.merge_from_list(override)
     with pytest.raises(ValueError, match=key):
         HGRUMaskHead(cfg, ShapeSpec(channels=256, height=14, width=14))

@@ -73,8 +73,8 @@ def _courses(path: str) -> dict[str, dict[str, Series]]:
 def _task(name: str) -> tuple[str, str]:
     """Task, with its data set where there are several, and score of a scalar's name; no task where it is no score's."""
     parts = name.split("/")
-    # names of classes may have a slash as well
-    place = next((i for i, part in enumerate(parts[:-1]) if part in TASKS), None)
+    # names of data sets and of classes may have a slash as well
+    place = max((i for i, part in enumerate(parts[:-1]) if part in TASKS), default=None)
     return ("", name) if place is None else ("/".join(parts[: place + 1]), "/".join(parts[place + 1 :]))
 
 

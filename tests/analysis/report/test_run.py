@@ -47,10 +47,10 @@ def test_scores_of_several_data_sets_keep_their_names(tmp_path):
 
 
 def test_classes_with_a_slash_in_their_names_are_scores(tmp_path):
-    names = ["bbox/AP-a/b", "set/bbox/AP-a/b", "segm/AP"]
+    names = ["bbox/AP-a/b", "set/bbox/AP-a/b", "segm/AP", "my/segm/val/bbox/AP"]
     write_metrics(tmp_path, [{"iteration": 1} | dict.fromkeys(names, 1.0)])
     run = read_run(str(tmp_path))
-    assert run.scores.keys() == {"bbox", "set/bbox", "segm"} and "AP-a/b" in run.scores["bbox"] and not run.scalars
+    assert run.scores.keys() == {"bbox", "set/bbox", "segm", "my/segm/val/bbox"} and "AP-a/b" in run.scores["bbox"] and not run.scalars
 
 
 def test_D5_a_resumed_run_with_a_broken_line(tmp_path, caplog):
