@@ -26,13 +26,14 @@ def test_every_model_loads_and_says_what_it_scored(name):
     assert "model" in torch.load(cfg.MODEL.WEIGHTS, weights_only=True)
 
 
-@pytest.mark.parametrize("name, images", [("Pathfinder/hgru15_bptt6_pf14", 16), ("Pathfinder/hgru15_crbp20_pf14", 8)])
+@pytest.mark.parametrize("name, images", [("hgru15_bptt6_pf14", 16), ("hgru15_crbp20_pf14", 8), ("hgru15_crbp40_pf25", 6)])
 def test_a_model_scores_as_expected_on_fresh_images(tmp_path, name, images):
-    model, cfg = model_zoo.get(name), model_zoo.get_config(name)
-    settings = PathfinderSettings(14)
+    model, cfg = model_zoo.get(f"Pathfinder/{name}"), model_zoo.get_config(f"Pathfinder/{name}")
+    length = int(name[-2:])
+    settings = PathfinderSettings(length)
     write_split(tmp_path, settings, "test", images, seed=5, progress=False)
     mapper = PathfinderMapper(cfg, False)
-    inputs = [mapper(record) for record in load_pathfinder(str(split_folder(tmp_path, 14, "test")))]
+    inputs = [mapper(record) for record in load_pathfinder(str(split_folder(tmp_path, length, "test")))]
     with torch.no_grad():
         outputs = model(inputs)
     evaluator = PathfinderEvaluator("fresh")
