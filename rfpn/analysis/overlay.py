@@ -13,6 +13,7 @@ from torch import nn
 from rfpn.analysis.figures import draw_contour, draw_instances, draw_panoptic, draw_semantic
 from rfpn.analysis.time_course import step_outputs
 from rfpn.analysis.unrolling import has_recurrent_layer, is_pathfinder, trained_steps
+from rfpn.data.build import evaluation_batch
 from rfpn.data.images import to_tensor
 from rfpn.data.pathfinder.mapper import resize
 from rfpn.evaluation.panoptic import visible_segments
@@ -119,7 +120,7 @@ class ContourOverlay(Overlay):
 
     def __init__(self, model: nn.Module, cfg: CfgNode):
         super().__init__(model, cfg)
-        self.batch_size = min(cfg.SOLVER.IMS_PER_BATCH, _BATCH)
+        self.batch_size = min(evaluation_batch(cfg), _BATCH)
 
     def prepare(self, image: np.ndarray) -> dict:
         """Grey, at ``INPUT.PATHFINDER_SIZE``, as :class:`rfpn.data.pathfinder.mapper.PathfinderMapper` reads it."""

@@ -84,14 +84,20 @@ def build_test_loader(cfg: CfgNode, dataset_name: str):
     mapper = build_mapper(cfg, dataset_name, is_train=False)
     return PackedLoader(
         MapDataset(DatasetFromList(records, copy=False), mapper),
-        batch_size=_test_batch(cfg) if _kind(dataset_name) == "pathfinder" else 1,
+        batch_size=evaluation_batch(cfg) if _kind(dataset_name) == "pathfinder" else 1,
         sampler=InferenceSampler(len(records)),
         num_workers=cfg.DATALOADER.NUM_WORKERS,
     )
 
 
-def _test_batch(cfg: CfgNode) -> int:
-    """As large as one process's in training: models whose norms take the batch's statistics score lower on single images."""
+def evaluation_batch(cfg: CfgNode) -> int:
+    """Images of a Pathfinder set that are evaluated together: as many as a process trains on.
+
+    Models whose norms take the batch's statistics score lower on single images.
+
+    Raises:
+        ValueError: SOLVER.IMS_PER_BATCH is less than one for each process.
+    """
     images, processes = cfg.SOLVER.IMS_PER_BATCH, cfg.SOLVER.REFERENCE_WORLD_SIZE or comm.get_world_size()
     if images < processes:
         raise ValueError(f"SOLVER.IMS_PER_BATCH {images} must be at least the {processes} processes")

@@ -185,10 +185,15 @@ def _part(modules: dict[str, nn.Module], name: str) -> str:
 
 @contextlib.contextmanager
 def name_full_disk(folder: str):
-    """Raise OSError naming the file, or else ``folder``, and the last good checkpoint where no room is left to write."""
+    """Raise OSError naming the file, or else ``folder``, and the last good checkpoint where no room is left to write.
+
+    Also where ``folder`` itself was removed meanwhile.
+    """
     try:
         yield
     except OSError as error:
+        if folder and not os.path.isdir(folder):
+            raise OSError(f"OUTPUT_DIR {os.path.abspath(folder)} is gone") from error
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         # a write to a file that is open fails without its name
@@ -197,13 +202,13 @@ def name_full_disk(folder: str):
 
 
 def cut_log(path: str, iteration: int, scores: bool = True) -> None:
-    """Cut a log of one JSON object a line where ``iteration`` begins, or before that where a line is incomplete.
+    """Leave out of a log of one JSON object a line what is of ``iteration`` or later, and all from an incomplete line on.
 
     ``scores``: keep those of an evaluation right before ``iteration``.
     """
     if not os.path.isfile(path):
         return
-    kept = 0
+    kept = []
     # the trainer's writer has the file open to append, so it is shortened in place
     with open(path, "rb+") as file:
         for line in file:
@@ -212,11 +217,14 @@ def cut_log(path: str, iteration: int, scores: bool = True) -> None:
                 # a finished run's last scores bear the number of the iteration that would have followed
                 goes_on = record["iteration"] < iteration + (scores and "total_loss" not in record)
             except (ValueError, KeyError, TypeError):
-                goes_on = False
-            if not (goes_on and line.endswith(b"\n")):
                 break
-            kept += len(line)
-        file.truncate(kept)
+            if not line.endswith(b"\n"):
+                break
+            # scores may stand behind the line of a later iteration
+            kept += [line] * goes_on
+        file.seek(0)
+        file.writelines(kept)
+        file.truncate()
 
 
 def _last_good(folder: str) -> str:

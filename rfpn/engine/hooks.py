@@ -16,7 +16,7 @@ class RecurrentDiagnostics(HookBase):
     Values are read from the device only every ``period`` iterations; they are those of this process.
     """
 
-    def __init__(self, period: int = 20):
+    def __init__(self, period: int):
         self._period = period
 
     def before_train(self):
@@ -41,7 +41,7 @@ class ProcessStatistics(HookBase):
     and ``process/children`` (running worker processes). What the system or the device does not tell is left out.
     """
 
-    def __init__(self, period: int = 20):
+    def __init__(self, period: int):
         self._period = period
 
     def after_step(self):

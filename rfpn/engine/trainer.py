@@ -28,6 +28,7 @@ from rfpn.layers import RecurrentLayer
 from rfpn.modeling.norms import check_norms
 
 _DECOUPLED = "decoupled_weight_decay"
+_LOG_PERIOD = 20  # iterations, of Detectron2's writers
 
 
 class Trainer(DefaultTrainer):
@@ -90,8 +91,14 @@ class Trainer(DefaultTrainer):
                 found[i] = PreciseBN(hook._period, hook._model, hook._data_loader, hook._num_iter)
         if not comm.is_main_process():
             return found
+        if 0 < self.cfg.TEST.EVAL_PERIOD < _LOG_PERIOD:
+            logging.getLogger("rfpn").warning(
+                "metrics.json has a line for every %d iterations, which of the evaluations every TEST.EVAL_PERIOD %d iterations "
+                "holds the last; log.txt has them all", _LOG_PERIOD, self.cfg.TEST.EVAL_PERIOD
+            )  # fmt: skip
         # evaluation leaves its own values in the layers
-        return [RecurrentDiagnostics(), *found[:-1], ProcessStatistics(), PredictionImages(self.cfg), found[-1]]
+        statistics = ProcessStatistics(_LOG_PERIOD)
+        return [RecurrentDiagnostics(_LOG_PERIOD), *found[:-1], statistics, PredictionImages(self.cfg), found[-1]]
 
     def resume_or_load(self, resume: bool = True) -> None:
         """Go on from the last checkpoint in ``OUTPUT_DIR``, or load ``MODEL.WEIGHTS`` alone and start anew.

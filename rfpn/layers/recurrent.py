@@ -58,7 +58,8 @@ class RecurrentLayer(nn.Module):
     ``batch_statistics`` (True if samples influence each other). Norms that keep running statistics update them at
     every step. ``torch.compile`` of a model around the layer works (the step whose Jacobian is asked for runs as it is); a
     cell that is itself compiled can have no penalty but ``secant``, since compiled functions have no second derivatives.
-    Under ``rbp`` only a step is held: ``torch.utils.checkpoint`` around the layer would run all steps anew for each term.
+    Under ``rbp`` only a step is held: ``torch.utils.checkpoint`` around the layer would run all steps anew for each term,
+    and with ``use_reentrant=True`` give a penalty of 0.
     """
 
     # what numbers of steps drawn follow from, set by a trainer alike in all processes; None for torch's random state

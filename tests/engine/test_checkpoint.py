@@ -14,7 +14,7 @@ from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.modeling import build_model
 from torch import nn
 
-from rfpn.engine.checkpoint import Checkpointer, check_complete, load_for_evaluation, read_checkpoint
+from rfpn.engine.checkpoint import Checkpointer, check_complete, load_for_evaluation, name_full_disk, read_checkpoint
 from rfpn.engine.safe_pickle import load_arrays
 from rfpn.engine.setup import load_cfg
 
@@ -234,3 +234,8 @@ def test_D1_a_file_of_which_nothing_fits_is_refused(tmp_path, prefix):
     torch.save({"model": {prefix + name: value for name, value in model().state_dict().items()}}, path)
     with pytest.raises(ValueError, match=rf"other.pth: none of its tensors .* such as {prefix}first.weight, here first.weight"):
         Checkpointer(model()).load(str(path))
+
+
+def test_a_folder_that_was_removed_is_named(tmp_path):
+    with pytest.raises(OSError, match=f"OUTPUT_DIR {tmp_path}/run is gone"), name_full_disk(str(tmp_path / "run")):
+        raise FileNotFoundError(2, "No such file or directory", b"events.out")

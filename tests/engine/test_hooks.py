@@ -33,6 +33,14 @@ def test_recurrent_scalars_are_those_of_training_also_where_an_evaluation_falls(
 
 
 @pytest.mark.usefixtures("contours")
+@pytest.mark.parametrize("period, said", [(5, True), (20, False), (0, False)])
+def test_evaluations_that_the_log_has_no_line_for_are_told_of(tmp_path, caplog, period, said):
+    """The storage keeps the last value of each name alone."""
+    build(tmp_path, f"SOLVER.MAX_ITER 23 TEST.EVAL_PERIOD {period}")
+    assert ("log.txt has them all" in caplog.text) == said
+
+
+@pytest.mark.usefixtures("contours")
 def test_a_finished_run_that_is_resumed_has_its_last_iteration_and_its_scores_once(tmp_path):
     overrides = "SOLVER.MAX_ITER 3 TEST.EVAL_PERIOD 0"
     build(tmp_path, overrides).train()

@@ -136,6 +136,15 @@ def test_a_log_is_cut_where_the_run_goes_on(tmp_path, tail, kept):
     cut_log(str(tmp_path / "missing.json"), 20)
 
 
+def test_scores_behind_a_later_line_stay(tmp_path):
+    """Writers put those of iteration 29 behind the line of 39."""
+    path = tmp_path / "metrics.json"
+    lines = [f'{{"iteration": {i}, "{name}": 2}}\n' for i, name in ((19, "total_loss"), (39, "total_loss"), (29, "PQ"))]
+    path.write_text("".join(lines))
+    cut_log(str(path), 30)
+    assert path.read_text() == lines[0] + lines[2]
+
+
 @pytest.mark.usefixtures("scenes")
 def test_precise_statistics_are_the_same_after_resuming(tmp_path):
     """A random seed, which the checkpoint keeps, and three samples in batches of two: the stream's second batch is another."""

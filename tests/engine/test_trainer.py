@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from rfpn.data.build import _test_batch
+from rfpn.data.build import evaluation_batch
 from rfpn.engine.setup import load_cfg
 from rfpn.engine.trainer import Trainer, _has_shapes
 from tests.analysis.tiny_runs import SCENES
@@ -184,4 +184,4 @@ def test_evaluations_take_the_batches_of_training_scaled_or_not(tmp_path):
     """Norms over the batch score with it; training scales its configuration, evaluation alone does not."""
     cfg = load_cfg(str(SCENES), ["SOLVER.IMS_PER_BATCH", 32, "SOLVER.REFERENCE_WORLD_SIZE", 8, "SOLVER.CHECKPOINT_PERIOD", 80])
     scaled = Trainer.auto_scale_workers(cfg, 1)
-    assert scaled.SOLVER.IMS_PER_BATCH == 4 and _test_batch(cfg) == _test_batch(scaled) == 4
+    assert scaled.SOLVER.IMS_PER_BATCH == 4 and evaluation_batch(cfg) == evaluation_batch(scaled) == 4

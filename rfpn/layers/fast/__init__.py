@@ -11,6 +11,7 @@ import os
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from rfpn.layers.parts import as_made
 
@@ -61,7 +62,8 @@ def bind(cell: nn.Module, x: Tensor):
     """The fast form of ``cell`` for drive x (R, C, H, W), or None where the plain one is to be used."""
     from rfpn.layers.hgru import GALAHGRUCell, HGRUCell
 
-    if torch.jit.is_tracing() or x.dim() != 4 or not len(x) or x.numel() > _MOST_ELEMENTS:
+    # forward-mode derivatives ask for more of an autograd function than these have
+    if forward_ad._current_level >= 0 or torch.jit.is_tracing() or x.dim() != 4 or not len(x) or x.numel() > _MOST_ELEMENTS:
         return None
     # a subclass may compute something else
     make = {HGRUCell: _bind_hgru, GALAHGRUCell: _bind_gala}.get(type(cell))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from rfpn.layers import RecurrentLayer
 from rfpn.layers.fast import bind
@@ -51,3 +52,12 @@ def test_same_training_step(gradient):
     for ours, expected in zip(*found, strict=True):
         assert_close(ours, expected, 1e-3)
     assert not torch.equal(found[0][0], found[1][0])  # two forms indeed
+
+
+def test_forward_mode_gets_the_plain_form():
+    layer = RecurrentLayer(hgru(kernel_size=11), 2, gradient="bptt").eval()
+    with forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(layer(forward_ad.make_dual(X, X)).hidden).tangent
+    with torch.no_grad():
+        change = (layer(1.001 * X).hidden - layer(0.999 * X).hidden) / 0.002
+    assert_close(tangent, change, 1e-2, "tangent")
