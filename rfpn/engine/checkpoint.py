@@ -192,8 +192,9 @@ def name_full_disk(folder: str):
     try:
         yield
     except OSError as error:
-        if folder and not os.path.isdir(folder):
-            raise OSError(f"OUTPUT_DIR {os.path.abspath(folder)} is gone") from error
+        missing = os.fsdecode(error.filename or "") if error.errno == errno.ENOENT else ""
+        if missing.startswith(os.path.join(folder, "")) and not os.path.isdir(folder):
+            raise FileNotFoundError(f"OUTPUT_DIR {os.path.abspath(folder)} is gone") from error
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         # a write to a file that is open fails without its name

@@ -237,5 +237,8 @@ def test_D1_a_file_of_which_nothing_fits_is_refused(tmp_path, prefix):
 
 
 def test_a_folder_that_was_removed_is_named(tmp_path):
-    with pytest.raises(OSError, match=f"OUTPUT_DIR {tmp_path}/run is gone"), name_full_disk(str(tmp_path / "run")):
-        raise FileNotFoundError(2, "No such file or directory", b"events.out")
+    run = str(tmp_path / "run")
+    with pytest.raises(FileNotFoundError, match=f"OUTPUT_DIR {run} is gone"), name_full_disk(run):
+        raise FileNotFoundError(2, "No such file or directory", f"{run}/events.out".encode())
+    with pytest.raises(FileNotFoundError, match="elsewhere"), name_full_disk(run):
+        raise FileNotFoundError(2, "No such file or directory", "elsewhere")
