@@ -48,9 +48,6 @@ def build_parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Make both splits."""
     args = build_parser().parse_args()
-    with one_line_errors():
-        if args.workers < 1:
-            raise ValueError(f"--workers must be at least 1, got {args.workers}")
     options = SceneOptions(
         height=args.size[0],
         width=args.size[1],

@@ -16,7 +16,7 @@ from detectron2.modeling import build_model
 from arguments import read_npz
 from rfpn.data.files import whole_file
 from rfpn.data.programs import one_line_errors
-from rfpn.engine.checkpoint import read_checkpoint
+from rfpn.engine.checkpoint import first_names, read_checkpoint
 from rfpn.engine.convert import convert_released, head_of, is_released
 from rfpn.engine.setup import load_cfg
 
@@ -61,9 +61,10 @@ def convert(args) -> None:
     with whole_file(args.output) as temporary, open(temporary, "wb") as file:
         torch.save({"model": converted}, file)
     left, unknown = (sorted(some) for some in (wanted.keys() - converted.keys(), converted.keys() - wanted.keys()))
-    words = [f"{len(names)} {what} ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
-             for names, what in ((left, "are the configured model's alone"), (unknown, "it does not know")) if names]  # fmt: skip
-    print("; ".join([f"{args.output}: {len(converted)} tensors", *words]))
+    words = [f"{args.output}: {len(converted)} tensors"]
+    for names, what in ((left, "are the configured model's alone"), (unknown, "it does not know")):
+        words += [f"{len(names)} {what} ({first_names(names)})"] * bool(names)
+    print("; ".join(words))
 
 
 if __name__ == "__main__":

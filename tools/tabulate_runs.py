@@ -21,14 +21,7 @@ def main() -> None:
     parser.add_argument("--scores", help=f"columns, with commas between (default: those of {','.join(SCORES)} that a log has)")
     arguments = parser.parse_args()
     with usage_errors(parser):
-        runs: dict[str, list[dict]] = {}
-        ends: dict[str, int] = {}
-        for name, path in arguments.log:
-            log = read_log(path)
-            runs.setdefault(name, []).append({score: values[-1] for score, (_, values) in log.items()})
-            last = max(iterations[-1] for iterations, _ in log.values())
-            if ends.setdefault(name, last) != last:
-                raise ValueError(f"--log {name}={path} ends at iteration {last}, another of that name at {ends[name]}")
+        runs = last_values(arguments.log)
         scores = columns(arguments.scores, {score for logs in runs.values() for log in logs for score in log})
     print(table(runs, scores))
 
@@ -41,17 +34,29 @@ def columns(asked: str | None, found: set[str]) -> list[str]:
     return scores
 
 
+def last_values(files: list[tuple[str, str]]) -> dict[str, list[dict[str, float]]]:
+    """The last value of each scalar in each log, by name. Raises OSError or ValueError naming one that cannot be averaged."""
+    runs, ends = {}, {}
+    for name, path in files:
+        log = read_log(path)
+        runs.setdefault(name, []).append({score: values[-1] for score, (_, values) in log.items()})
+        last = max(iterations[-1] for iterations, _ in log.values())
+        if ends.setdefault(name, last) != last:
+            raise ValueError(f"--log {name}={path} ends at iteration {last}, another of that name at {ends[name]}")
+    return runs
+
+
 def table(runs: dict[str, list[dict[str, float]]], scores: list[str]) -> str:
     """Markdown: a row for each name, a column for each score; empty where a log of the name lacks it."""
     rows = [["run", "runs", *scores], ["---"] * (len(scores) + 2)]
     for name, logs in runs.items():
-        rows.append([name, str(len(logs)), *(cell([log[score] for log in logs if all(score in log for log in logs)]) for score in scores)])
+        rows.append([name, str(len(logs)), *(cell([log.get(score) for log in logs]) for score in scores)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def cell(values: list[float]) -> str:
-    """Mean ± standard deviation (n − 1); the value alone where there is one; "nan" where one is not finite."""
-    if not values:
+def cell(values: list[float | None]) -> str:
+    """Mean ± standard deviation (n − 1); the value alone where there is one; "nan" where one is not finite, "" where one is None."""
+    if None in values:
         return ""
     if not all(map(math.isfinite, values)):
         return "nan"

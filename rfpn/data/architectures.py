@@ -84,9 +84,9 @@ def check_class_counts(dataset_name: str, cfg: CfgNode) -> None:
     Raises:
         ValueError: naming the metadata that the set lacks, or the key whose number of classes is another.
     """
-    metadata, lineage = MetadataCatalog.get(dataset_name), _lineage(cfg.MODEL.META_ARCHITECTURE)
-    for field, nodes in _COUNTED.items():
-        node, names = next((nodes[name] for name in lineage if name in nodes), None), metadata.get(field)
+    metadata = MetadataCatalog.get(dataset_name)
+    for field in _COUNTED:
+        node, names = _counting_node(cfg.MODEL.META_ARCHITECTURE, field), metadata.get(field)
         if node and names is None:
             raise ValueError(f"dataset '{dataset_name}' lacks the metadata {field}; register it with register_panoptic")
         if node and names and cfg.MODEL[node].NUM_CLASSES != len(names):
@@ -98,11 +98,17 @@ def check_class_counts(dataset_name: str, cfg: CfgNode) -> None:
 
 def predicted_things(cfg: CfgNode) -> tuple[int, str]:
     """How many classes of things a model tells apart, 0 where it tells none; and the key that says so."""
-    lineage, nodes = _lineage(cfg.MODEL.META_ARCHITECTURE), _COUNTED["thing_classes"]
-    if not given_outputs(cfg.MODEL.META_ARCHITECTURE) & {"instances"} or "ProposalNetwork" in lineage:
+    architecture = cfg.MODEL.META_ARCHITECTURE
+    if "instances" not in given_outputs(architecture) or descends(architecture, "ProposalNetwork"):
         return 0, ""
-    node = next((nodes[name] for name in lineage if name in nodes), "ROI_HEADS")
+    node = _counting_node(architecture, "thing_classes") or "ROI_HEADS"
     return cfg.MODEL[node].NUM_CLASSES, f"MODEL.{node}.NUM_CLASSES"
+
+
+def _counting_node(architecture: str, field: str) -> str | None:
+    """The node of _COUNTED for an architecture, or the nearest that it is derived from."""
+    nodes = _COUNTED[field]
+    return next((nodes[name] for name in _lineage(architecture) if name in nodes), None)
 
 
 def _lineage(architecture: str) -> list[str]:

@@ -73,9 +73,9 @@ class Checkpointer(DetectionCheckpointer):
                 raise FileNotFoundError(f"checkpoint {os.path.abspath(path)} is a folder: {remedy}")
             raise FileNotFoundError(f"checkpoint {os.path.abspath(path)} does not exist")
         rest = super().load(path, *args, **kwargs)
-        if path and self.foreign and not self.incompatible.unexpected_keys:
-            raise ValueError(f"{os.path.abspath(path)} holds no weights at all")
         if path and self.foreign:
+            if not self.incompatible.unexpected_keys:
+                raise ValueError(f"{os.path.abspath(path)} holds no weights at all")
             raise ValueError(
                 f"{os.path.abspath(path)}: none of its tensors is one of the model's; names there are such as "
                 f"{self.incompatible.unexpected_keys[0]}, here {next(iter(self.model.state_dict()))}"
@@ -247,9 +247,13 @@ def _zoo_format(data: dict) -> dict:
     return {"model": weights, "__author__": "Caffe2", "matching_heuristics": True}
 
 
+def first_names(names: list[str]) -> str:
+    """The first three, and a sign that there are more."""
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
 def _count(word: str, names: list[str]) -> str:
-    shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-    return f"{word} {len(names)}" + (f" ({shown})" if names else "")
+    return f"{word} {len(names)}" + (f" ({first_names(names)})" if names else "")
 
 
 def _flush(path: str) -> None:

@@ -1,6 +1,5 @@
 """Detectron2's training loop with this project's models, data and evaluators."""
 
-import itertools
 import logging
 import math
 import os
@@ -28,7 +27,6 @@ from rfpn.layers import RecurrentLayer
 from rfpn.modeling.norms import check_norms
 
 _DECOUPLED = "decoupled_weight_decay"
-_LOG_PERIOD = 20  # iterations, of Detectron2's writers
 
 
 class Trainer(DefaultTrainer):
@@ -91,14 +89,14 @@ class Trainer(DefaultTrainer):
                 found[i] = PreciseBN(hook._period, hook._model, hook._data_loader, hook._num_iter)
         if not comm.is_main_process():
             return found
-        if 0 < self.cfg.TEST.EVAL_PERIOD < _LOG_PERIOD:
+        period = found[-1]._period
+        if 0 < self.cfg.TEST.EVAL_PERIOD < period:
             logging.getLogger("rfpn").warning(
                 "metrics.json has a line for every %d iterations, which of the evaluations every TEST.EVAL_PERIOD %d iterations "
-                "holds the last; log.txt has them all", _LOG_PERIOD, self.cfg.TEST.EVAL_PERIOD
+                "holds the last; log.txt has them all", period, self.cfg.TEST.EVAL_PERIOD
             )  # fmt: skip
         # evaluation leaves its own values in the layers
-        statistics = ProcessStatistics(_LOG_PERIOD)
-        return [RecurrentDiagnostics(_LOG_PERIOD), *found[:-1], statistics, PredictionImages(self.cfg), found[-1]]
+        return [RecurrentDiagnostics(period), *found[:-1], ProcessStatistics(period), PredictionImages(self.cfg), found[-1]]
 
     def resume_or_load(self, resume: bool = True) -> None:
         """Go on from the last checkpoint in ``OUTPUT_DIR``, or load ``MODEL.WEIGHTS`` alone and start anew.
@@ -268,13 +266,13 @@ def _same_kind(saved: dict, state: dict) -> bool:
 
     The kind shows in few settings: others come and go with versions of torch.
     """
-    pairs = list(itertools.zip_longest(saved["param_groups"], state["param_groups"], fillvalue={}))
-    return all(
-        len(old.get("params", ())) == len(new.get("params", ()))
+    before, now = saved["param_groups"], state["param_groups"]
+    return len(before) == len(now) and all(
+        len(old["params"]) == len(new["params"])
         and {"betas", "momentum"} & old.keys() == {"betas", "momentum"} & new.keys()
         # of Adam and AdamW
         and old.get(_DECOUPLED, new.get(_DECOUPLED)) == new.get(_DECOUPLED)
-        for old, new in pairs
+        for old, new in zip(before, now)
     )
 
 

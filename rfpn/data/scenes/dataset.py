@@ -63,10 +63,10 @@ def write_scenes(
         FileExistsError: other files of that split are there.
     """
     options.check()
-    if split not in _SPLITS or count < 1 or image_format not in IMAGE_FORMATS or seed < 0:
+    if split not in _SPLITS or count < 1 or image_format not in IMAGE_FORMATS or seed < 0 or workers < 1:
         raise ValueError(
-            f"needs split in {tuple(_SPLITS)}, count >= 1, image_format in {IMAGE_FORMATS} and seed >= 0, "
-            f"got {split}, {count}, {image_format}, {seed}"
+            f"needs split in {tuple(_SPLITS)}, count >= 1, image_format in {IMAGE_FORMATS}, seed >= 0 and workers >= 1, "
+            f"got {split}, {count}, {image_format}, {seed}, {workers}"
         )
     final = split_of_folder(root, split)
     info = {"generator": "rfpn scenes", "version": _VERSION, "seed": seed, "image_format": image_format, "count": count}
