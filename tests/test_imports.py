@@ -19,7 +19,7 @@ ALLOWED = {
     "config": {"data", "evaluation", "modeling"},
     "analysis": {"config", "data", "evaluation", "fixed_point", "layers", "modeling"},
     "engine": {"analysis", "config", "data", "evaluation", "fixed_point", "layers", "modeling"},
-    "model_zoo": {"config", "engine"},
+    "model_zoo": {"config", "engine", "modeling"},
 }
 THIRD_PARTY = {"fixed_point": {"torch"}, "layers": {"torch", "triton"}}
 FILES = sorted(PACKAGE.rglob("*.py"))

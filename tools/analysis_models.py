@@ -6,15 +6,17 @@ from typing import Iterator
 
 import torch
 from detectron2.config import CfgNode
-from detectron2.modeling import build_model
 from detectron2.utils import comm
 from detectron2.utils.logger import setup_logger
 from torch import nn
 
-from rfpn.analysis.unrolling import check_kind, has_recurrent_layer
+from rfpn.analysis.overlay import Overlay, build_overlay
+from rfpn.analysis.unrolling import has_recurrent_layer
+from rfpn.data.check import check_kind
 from rfpn.data.files import finite, write_csv, write_json
 from rfpn.engine.checkpoint import load_for_evaluation
 from rfpn.engine.setup import check_weights, load_cfg
+from rfpn.modeling.build import build_model
 
 WEIGHTS_HELP = """a checkpoint and its name in tables and figures, repeatable; NAME defaults to the file's folder.
 Without --config-file each checkpoint is read with the .yaml of its own name beside it (models of the zoo), or else with
@@ -70,13 +72,24 @@ def load_model(cfg: CfgNode, resume: bool = False) -> nn.Module:
         ValueError: the weights file does not give every parameter.
     """
     torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK
-    return load_for_evaluation(build_model(cfg).eval(), cfg, resume)
+    return load_for_evaluation(build_model(cfg), cfg, resume)
 
 
 def load_models(configs: dict[str, CfgNode]) -> Iterator[tuple[str, CfgNode, nn.Module]]:
     """Yield name, configuration and model, one model at a time."""
     for name, cfg in configs.items():
         yield name, cfg, load_model(cfg)
+
+
+def load_overlay(config_file: str, overrides: list[str]) -> Overlay:
+    """A model with its weights, all of them from the file.
+
+    Raises:
+        ValueError, KeyError, OSError: naming the key or file at fault.
+    """
+    cfg = load_cfg(config_file, overrides)
+    check_weights(cfg)
+    return build_overlay(load_model(cfg), cfg)
 
 
 def dataset_of(args, cfg: CfgNode) -> str:
@@ -87,15 +100,7 @@ def dataset_of(args, cfg: CfgNode) -> str:
     """
     if not args.dataset and not cfg.DATASETS.TEST:
         raise ValueError("give --dataset: DATASETS.TEST is empty")
-    return suitable(args.dataset or cfg.DATASETS.TEST[0], cfg)
-
-
-def suitable(dataset: str, cfg: CfgNode) -> str:
-    """The data set's name itself.
-
-    Raises:
-        KeyError: it is not registered. ValueError: its kind is not the one that the configured model reads.
-    """
+    dataset = args.dataset or cfg.DATASETS.TEST[0]
     check_kind(dataset, cfg)
     return dataset
 

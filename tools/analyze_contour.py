@@ -20,7 +20,8 @@ from rfpn.analysis.contour_growth import (
     joining_counts,
     joining_steps,
 )
-from rfpn.analysis.unrolling import first_batches, is_pathfinder, trained_steps
+from rfpn.analysis.unrolling import first_batches, trained_steps
+from rfpn.data.architectures import is_pathfinder
 from rfpn.data.build import build_test_loader
 from rfpn.data.files import write_csv
 from rfpn.data.programs import one_line_errors

@@ -18,6 +18,7 @@ from analysis_models import analysis_parser, dataset_of, load_models, model_conf
 from arguments import natural, positive
 from rfpn.analysis.flood_fill import draw_flood_fill, draw_scores, similarity, summarise, tessellate
 from rfpn.analysis.object_growth import object_growths
+from rfpn.analysis.unrolling import recurrent_layer
 from rfpn.data.build import build_test_loader
 from rfpn.data.programs import one_line_errors
 
@@ -25,8 +26,8 @@ from rfpn.data.programs import one_line_errors
 def main(args) -> None:
     """Score every model, sum up, draw."""
     with one_line_errors():
-        if args.cells < 5 or args.bridge < 0 or args.examples < 1 or not 0 < args.threshold < 1:
-            raise ValueError("--cells must be at least 5, --bridge 0, --examples 1; --threshold must lie in (0, 1)")
+        if args.cells < 5 or not 0 < args.threshold < 1:
+            raise ValueError("--cells must be at least 5; --threshold must lie in (0, 1)")
         configs = model_configs(args)
         datasets = {name: dataset_of(args, cfg) for name, cfg in configs.items()}
         for name, dataset in datasets.items():
@@ -54,7 +55,7 @@ def main(args) -> None:
 
 def compare(args, cfg, model, dataset: str) -> tuple[list, int]:
     """(object, tessellation, similarity) for each object, and the number of those too small."""
-    steps = args.steps or cfg.MODEL.RECURRENT.TEST_STEPS or cfg.MODEL.RECURRENT.STEPS
+    steps = args.steps or recurrent_layer(model).test_steps
     compared, small = [], 0
     growths = object_growths(cfg, model, dataset, steps, args.images, args.boxes == "predicted")
     for thing in tqdm(growths, desc="objects", disable=None):
@@ -77,8 +78,8 @@ def parse_args(argv=None):
     parser.add_argument("--boxes", choices=("truth", "predicted"), default="truth", help="of panoptic models' masks")
     parser.add_argument("--cells", type=int, default=30, help="Voronoi cells of an object at most (default: 30)")
     parser.add_argument("--threshold", type=float, default=0.5, help="mean probability at which a cell is reached")
-    parser.add_argument("--bridge", type=int, default=0, help="pixels that widen a mask to close its gaps (Pathfinder)")
-    parser.add_argument("--examples", type=int, default=3, help="objects drawn of each model (default: 3)")
+    parser.add_argument("--bridge", type=natural, default=0, help="pixels that widen a mask to close its gaps (Pathfinder)")
+    parser.add_argument("--examples", type=positive, default=3, help="objects drawn of each model (default: 3)")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(argv)
 

@@ -15,6 +15,7 @@ import os
 from analysis_models import analysis_parser, dataset_of, load_models, model_configs, open_output, write_results
 from arguments import positive
 from rfpn.analysis.stability import analyse, draw_stability, summarise
+from rfpn.analysis.unrolling import recurrent_layer
 from rfpn.data.build import build_test_loader
 from rfpn.data.programs import one_line_errors
 
@@ -27,8 +28,7 @@ def main(args) -> None:
         folder = open_output(args, configs, "stability")
         rows, found = [], {}
         for name, cfg, model in load_models(configs):
-            node = cfg.MODEL.RECURRENT
-            steps = args.steps or node.TEST_STEPS or node.STEPS
+            steps = args.steps or recurrent_layer(model).test_steps
             results = list(analyse(model, loaders[name], steps, args.images, args.rois))
             if not results:
                 raise ValueError(f"{name}: nothing was detected in the images; try --images {2 * args.images}")

@@ -1,9 +1,7 @@
 """Command-line arguments that programs share: what is wrong ends a program in one line, before its work."""
 
 import argparse
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Iterator
 
 import numpy as np
 
@@ -62,15 +60,6 @@ def read_npz(path: str) -> dict[str, np.ndarray]:
         if not isinstance(array, np.ndarray):
             raise ValueError(f"{path} is no .npz archive: {name!r} in it is no array")
     return arrays
-
-
-@contextmanager
-def usage_errors(parser: argparse.ArgumentParser) -> Iterator[None]:
-    """Ends the program as wrong arguments do where a file is missing or wrong."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
 
 
 def _named_file(word: str) -> tuple[str, str]:

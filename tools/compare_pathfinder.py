@@ -14,11 +14,12 @@ import numpy as np
 from PIL import Image
 from scipy import ndimage
 
-from arguments import natural, png_file, positive, read_npz, usage_errors
+from arguments import natural, png_file, positive, read_npz
 from rfpn.data.images import read_image, read_label_map
 from rfpn.data.pathfinder.generator import generate_sample
 from rfpn.data.pathfinder.registration import load_pathfinder
 from rfpn.data.pathfinder.render import target_share
+from rfpn.data.programs import one_line_errors
 
 EIGHT = np.ones((3, 3))
 LINK_DISTANCE = (8.0, 13.5)  # pixels between the centres of neighbours on a contour
@@ -172,6 +173,7 @@ def sheet(image_rows: list) -> Image.Image:
     return Image.fromarray(np.vstack([np.pad(row, ((0, 0), (0, widest - row.shape[1]))) for row in rows]))
 
 
+@one_line_errors()
 def main(argv=None) -> None:
     """Measure reference and generated samples, print a row for each, draw the sheet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -181,12 +183,11 @@ def main(argv=None) -> None:
     parser.add_argument("--seed", type=natural, default=0, help="of the generated samples, 0 or more (default: 0)")
     parser.add_argument("--sheet", type=png_file, help="PNG to write: reference above, generated below, for each length")
     args = parser.parse_args(argv)
-    with usage_errors(parser):
-        reference = read_reference(args.reference, args.lengths, args.num)
-        measured = {}
-        for length in args.lengths:
-            pictures = reference[f"image_{length}"], reference[f"target_{length}"]
-            measured[length] = measure_all(*pictures, length, f"--reference {args.reference}")
+    reference = read_reference(args.reference, args.lengths, args.num)
+    measured = {}
+    for length in args.lengths:
+        pictures = reference[f"image_{length}"], reference[f"target_{length}"]
+        measured[length] = measure_all(*pictures, length, f"--reference {args.reference}")
     rows = []
     for length in args.lengths:
         samples = [generate_sample(length, args.seed, index)[:2] for index in range(args.num)]
@@ -196,8 +197,7 @@ def main(argv=None) -> None:
             print(f"  {name:36s}" + "   |".join(map(_cell, (theirs[name], ours[name]))))
         rows += [list(images[:5]), [image for image, _ in samples[:5]]]
     if args.sheet:
-        with usage_errors(parser):
-            sheet(rows).save(args.sheet)
+        sheet(rows).save(args.sheet)
 
 
 def _cell(values: np.ndarray) -> str:

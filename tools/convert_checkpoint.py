@@ -11,7 +11,6 @@ import argparse
 import os
 
 import torch
-from detectron2.modeling import build_model
 
 from arguments import read_npz
 from rfpn.data.files import whole_file
@@ -19,6 +18,7 @@ from rfpn.data.programs import one_line_errors
 from rfpn.engine.checkpoint import first_names, read_checkpoint
 from rfpn.engine.convert import convert_released, head_of, is_released
 from rfpn.engine.setup import load_cfg
+from rfpn.modeling.build import build_model
 
 
 def read(path: str) -> dict[str, torch.Tensor]:

@@ -19,25 +19,23 @@ import sys
 from typing import Iterable, Iterator
 
 import numpy as np
-from analysis_models import load_model
+from analysis_models import load_overlay
 from detectron2.config import CfgNode
 from detectron2.utils.logger import setup_logger
 from tqdm import tqdm
 
 from rfpn.analysis.figures import enlarge, side_by_side, stack_rows, write_picture
 from rfpn.analysis.media import Video, find_media, free_path, is_video, output_paths, write_video
-from rfpn.analysis.overlay import Overlay, build_overlay, enlargement
+from rfpn.analysis.overlay import LARGEST_SIDE, Overlay, enlargement
 from rfpn.analysis.time_course import parse_steps
 from rfpn.config import get_cfg
 from rfpn.data.images import read_image
 from rfpn.data.programs import one_line_errors
-from rfpn.engine.setup import check_weights, load_cfg
 
 logger = logging.getLogger("rfpn")
 
 # rows of the sheet that shows the steps of several pictures
 _SHEET_ROWS = 8
-_LARGEST_SIDE = 4096
 
 
 @one_line_errors()
@@ -77,17 +75,6 @@ def load_overlays(args) -> list[Overlay]:
             for overlay in overlays:
                 overlay.title += f" ({os.path.relpath(overlay.cfg.MODEL.WEIGHTS)})"
     return overlays
-
-
-def load_overlay(config_file: str, overrides: list[str]) -> Overlay:
-    """A model with its weights, all of them from the file.
-
-    Raises:
-        ValueError, KeyError, OSError: naming the key or file at fault.
-    """
-    cfg = load_cfg(config_file, overrides)
-    check_weights(cfg)
-    return build_overlay(load_model(cfg), cfg)
 
 
 class Drawer:
@@ -184,8 +171,8 @@ def parse_args(words: list[str] | None = None):
     parser.add_argument("--side", type=int, default=320, help="shorter side of pictures in pixels, at least (320)")
     parser.add_argument("opts", nargs=argparse.REMAINDER, help="KEY VALUE overrides of the configuration")
     args = parser.parse_args(words)
-    if args.max_frames < 1 or not 1 <= args.side <= _LARGEST_SIDE:
-        parser.error(f"--max-frames must be at least 1, --side in [1, {_LARGEST_SIDE}]")
+    if args.max_frames < 1 or not 1 <= args.side <= LARGEST_SIDE:
+        parser.error(f"--max-frames must be at least 1, --side in [1, {LARGEST_SIDE}]")
     cfg = get_cfg()
     keys = [index for index, word in enumerate(args.input) if _is_key(word, cfg)]
     if keys:

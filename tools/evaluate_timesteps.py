@@ -16,17 +16,14 @@ from detectron2.data import MetadataCatalog
 from detectron2.engine import default_argument_parser
 from detectron2.utils import comm
 
-from analysis_models import add_model_arguments, load_model, model_configs, open_output, suitable
+from analysis_models import add_model_arguments, load_model, model_configs, open_output
 from rfpn.analysis.time_course import Course, evaluate_time_course, parse_steps, plot_time_course, write_courses
 from rfpn.analysis.unrolling import trained_steps
 from rfpn.data.build import build_test_loader
+from rfpn.data.check import check_kind
 from rfpn.data.programs import one_line_errors
 from rfpn.engine.launch import check_gpus, launch
-from rfpn.evaluation.panoptic import PanopticEvaluator
-from rfpn.evaluation.pathfinder import PathfinderEvaluator
-
-# score that is plotted, by evaluator_type
-MAIN_SCORE = {"pathfinder": "IoU", "coco_panoptic_seg": "PQ"}
+from rfpn.evaluation import MAIN_SCORES, build_main_evaluator
 
 
 def main(args):
@@ -37,14 +34,14 @@ def main(args):
             raise ValueError("--resume takes the last checkpoint of OUTPUT_DIR, not those of --weights: give one of the two")
         configs = model_configs(args)
         datasets = {m: datasets_of(args, cfg) for m, cfg in configs.items()}
-        score = MAIN_SCORE[kind_of([name for names in datasets.values() for name in names])]
+        score = MAIN_SCORES[kind_of([name for names in datasets.values() for name in names])]
         loaders = {(m, name): build_test_loader(configs[m], name) for m, names in datasets.items() for name in names}
         folder = open_output(args, configs, "timesteps")
         courses = []
         for label, cfg in configs.items():
             model = load_model(cfg, args.resume)
             for name in datasets[label]:
-                scores = evaluate_time_course(model, loaders[label, name], steps, lambda: build_evaluator(cfg, name))
+                scores = evaluate_time_course(model, loaders[label, name], steps, lambda: build_main_evaluator(cfg, name))
                 courses.append(Course(label, name, trained_steps(cfg), scores))
         if comm.is_main_process():
             write(folder, courses, score)
@@ -64,7 +61,9 @@ def write(folder: str, courses: list[Course], score: str) -> None:
 def datasets_of(args, cfg) -> list[str]:
     """``--datasets``, or the configuration's test sets. Raises KeyError or ValueError for one that does not suit."""
     names = [name.strip() for name in args.datasets.split(",")] if args.datasets else cfg.DATASETS.TEST
-    return [suitable(name, cfg) for name in names]
+    for name in names:
+        check_kind(name, cfg)
+    return list(names)
 
 
 def kind_of(names: list[str]) -> str:
@@ -74,17 +73,10 @@ def kind_of(names: list[str]) -> str:
         ValueError: there is no kind, or it has no time course.
     """
     kinds = {name: MetadataCatalog.get(name).get("evaluator_type") for name in names}
-    if len(set(kinds.values())) != 1 or not set(kinds.values()) <= MAIN_SCORE.keys():
+    if len(set(kinds.values())) != 1 or not set(kinds.values()) <= MAIN_SCORES.keys():
         found = ", ".join(f"{name} is {kind}" for name, kind in kinds.items()) or "DATASETS.TEST is empty"
-        raise ValueError(f"--datasets must be of one kind, {' or '.join(MAIN_SCORE)}: {found}")
+        raise ValueError(f"--datasets must be of one kind, {' or '.join(MAIN_SCORES)}: {found}")
     return kinds.popitem()[1]
-
-
-def build_evaluator(cfg, name: str):
-    """The evaluator of one step."""
-    if MetadataCatalog.get(name).evaluator_type == "pathfinder":
-        return PathfinderEvaluator(name)
-    return PanopticEvaluator(name, workers=cfg.TEST.PQ_WORKERS)
 
 
 def parse_args():

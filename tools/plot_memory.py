@@ -12,9 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from arguments import png_file, usage_errors
+from arguments import png_file
 from rfpn.analysis.memory import MEASURED, OUT_OF_MEMORY
 from rfpn.data.files import read_json
+from rfpn.data.programs import one_line_errors
 
 NAMES = {"bptt": "BPTT", "checkpointed_bptt": "BPTT, checkpointed", "rbp": "RBP", "crbp": "C-RBP"}
 # curves that coincide stay visible
@@ -30,18 +31,17 @@ ROW = {"job": str, "method": str, "steps": _NUMBER, "milliseconds": _NUMBER, "gi
 PANELS = {"gibibytes": "peak memory, GiB", "milliseconds": "training step, ms"}
 
 
+@one_line_errors()
 def main() -> None:
     """Read the files, print the tables, draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", help="JSON files of tools/benchmark.py memory")
     parser.add_argument("--output", type=png_file, help="PNG file")
     arguments = parser.parse_args()
-    with usage_errors(parser):
-        sweeps = [read_sweep(path) for path in arguments.files]
+    sweeps = [read_sweep(path) for path in arguments.files]
     print("\n\n".join(table(sweep) for sweep in sweeps))
     if arguments.output:
-        with usage_errors(parser):
-            draw(sweeps).savefig(arguments.output, dpi=110)
+        draw(sweeps).savefig(arguments.output, dpi=110)
 
 
 def read_sweep(path: str) -> dict:

@@ -9,12 +9,14 @@ import argparse
 
 from matplotlib.figure import Figure
 
-from arguments import add_logs, png_file, positive, read_log, usage_errors
+from arguments import add_logs, png_file, positive, read_log
 from rfpn.analysis.report.run import Series
+from rfpn.data.programs import one_line_errors
 
 PANELS = {"pathfinder/IoU": "IoU on the test set", "total_loss": "training loss", "recurrent/residual": "residual"}
 
 
+@one_line_errors()
 def main() -> None:
     """Read the logs, print the table, draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -22,12 +24,10 @@ def main() -> None:
     parser.add_argument("--epoch", type=positive, default=1484, help="iterations of an epoch (default: 190,000 images by 128)")
     parser.add_argument("--output", type=png_file, help="PNG file of the curves")
     arguments = parser.parse_args()
-    with usage_errors(parser):
-        logs = read_logs(arguments.log)
+    logs = read_logs(arguments.log)
     print(table(logs, arguments.epoch))
     if arguments.output:
-        with usage_errors(parser):
-            draw(logs, arguments.epoch).savefig(arguments.output, dpi=110)
+        draw(logs, arguments.epoch).savefig(arguments.output, dpi=110)
 
 
 def read_logs(files: list[tuple[str, str]]) -> dict[str, dict[str, Series]]:

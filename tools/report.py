@@ -13,8 +13,8 @@ import argparse
 import logging
 import os
 
+from analysis_models import load_overlay
 from arguments import natural
-from demo import load_overlay
 from detectron2.utils.logger import setup_logger
 
 from rfpn.analysis.overlay import Overlay
@@ -24,7 +24,7 @@ from rfpn.analysis.samples import Sample, draw_samples
 from rfpn.analysis.time_course import parse_steps
 from rfpn.analysis.unrolling import trained_steps
 from rfpn.data.files import whole_file
-from rfpn.data.programs import INPUT_ERRORS, one_line_errors
+from rfpn.data.programs import INPUT_ERRORS, error_text, one_line_errors
 
 logger = logging.getLogger("rfpn")
 
@@ -76,7 +76,7 @@ def sample_run(run: Run, args, steps: list[int] | None) -> tuple[Overlay | None,
             raise ValueError("DATASETS.TEST names no data set")
         return overlay, list(draw_samples(overlay, names[0], args.samples, shown, _SIDE)), "--samples 0"
     except INPUT_ERRORS as error:
-        reason = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        reason = error_text(error)
         logger.warning("no samples: %s", reason)
         return None, [], reason
 

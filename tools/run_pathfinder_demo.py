@@ -22,7 +22,7 @@ from rfpn.data.pathfinder.dataset import write_split
 from rfpn.data.pathfinder.registration import EASY_FOLDER, EASY_LENGTH
 from rfpn.data.pathfinder.settings import PathfinderSettings
 from rfpn.engine.trainer import Trainer
-from rfpn.evaluation.pathfinder import PathfinderEvaluator
+from rfpn.evaluation import build_main_evaluator
 
 CONFIG = os.path.join(os.path.dirname(__file__), "..", "configs", "quick_schedules", "pathfinder_demo.yaml")
 IMAGES = {"train": 6000, "test": 400}
@@ -70,7 +70,7 @@ def draw(trainer: Trainer, folder: str) -> None:
     trained, name = cfg.MODEL.RECURRENT.STEPS, cfg.DATASETS.TEST[0]
     loader = build_test_loader(cfg, name)
     steps = 2 * trained
-    scores = evaluate_time_course(model, loader, list(range(1, steps + 1)), lambda: PathfinderEvaluator(name))
+    scores = evaluate_time_course(model, loader, list(range(1, steps + 1)), lambda: build_main_evaluator(cfg, name))
     courses = [Course("hGRU, C-RBP", name, trained_steps(cfg), scores)]
     write_courses(os.path.join(folder, "timesteps.csv"), courses)
     plot_time_course(os.path.join(folder, "timesteps.png"), courses, "IoU")

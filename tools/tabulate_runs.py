@@ -9,20 +9,21 @@ import argparse
 import math
 from statistics import mean, stdev
 
-from arguments import add_logs, read_log, usage_errors
+from arguments import add_logs, read_log
+from rfpn.data.programs import one_line_errors
 
 SCORES = ["panoptic_seg/PQ", "panoptic_seg/PQ_th", "panoptic_seg/PQ_st", "segm/AP", "loss_mask", "recurrent/residual"]
 
 
+@one_line_errors()
 def main() -> None:
     """Read the logs and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_logs(parser)
     parser.add_argument("--scores", help=f"columns, with commas between (default: those of {','.join(SCORES)} that a log has)")
     arguments = parser.parse_args()
-    with usage_errors(parser):
-        runs = last_values(arguments.log)
-        scores = columns(arguments.scores, {score for logs in runs.values() for log in logs for score in log})
+    runs = last_values(arguments.log)
+    scores = columns(arguments.scores, {score for logs in runs.values() for log in logs for score in log})
     print(table(runs, scores))
 
 

@@ -1,6 +1,5 @@
 """Pictures of how an answer grows over the steps of processing."""
 
-import os
 
 import numpy as np
 import torch
@@ -55,7 +54,7 @@ def draw_contour_growth(path: str, inputs: list[dict], growth: np.ndarray, steps
     """
     panels = {f"step {step}": growth[step - 1] for step in steps}
     figure, _ = _sheet(inputs, panels, {"cmap": "magma", "vmin": 0, "vmax": 1})
-    _save(figure, path)
+    figure.savefig(path, dpi=120)
 
 
 def draw_joining_steps(path: str, inputs: list[dict], joined: dict[str, np.ndarray], steps: int) -> None:
@@ -71,7 +70,7 @@ def draw_joining_steps(path: str, inputs: list[dict], joined: dict[str, np.ndarr
     ticks = MaxNLocator(integer=True, min_n_ticks=1)
     # the label is no longer than a single row is high
     figure.colorbar(heat, ax=figure.axes, label="joining step", aspect=40, pad=0.01, ticks=ticks)
-    _save(figure, path)
+    figure.savefig(path, dpi=120)
 
 
 def _sheet(inputs: list[dict], panels: dict[str, np.ndarray], style: dict):
@@ -118,8 +117,3 @@ def _thick(panel: np.ndarray) -> np.ndarray:
         # where pixels have no value, those that have one keep it
         thick = np.where(empty, np.where(np.isinf(thick), np.nan, thick), panel)
     return thick
-
-
-def _save(figure, path: str) -> None:
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    figure.savefig(path, dpi=120)

@@ -20,6 +20,9 @@ from rfpn.analysis.ranks import rank_correlation
 
 # fewer cells have no ranks to speak of; fewer pixels a cell are noise
 _LEAST_CELLS, _LEAST_PIXELS = 5, 4
+_SHUFFLES = 20
+# of a row of the figure
+_FRAMES = 6
 
 
 class Tessellation(NamedTuple):
@@ -95,9 +98,7 @@ def cell_times(tessellation: Tessellation, growth: np.ndarray, threshold: float 
     return joining_steps(_cell_means(tessellation, growth), threshold)
 
 
-def similarity(
-    tessellation: Tessellation, growth: np.ndarray, threshold: float = 0.5, shuffles: int = 20, seed: int = 0
-) -> Similarity:
+def similarity(tessellation: Tessellation, growth: np.ndarray, threshold: float = 0.5, seed: int = 0) -> Similarity:
     """Compare a model's growth (T, H, W) with floods over a tessellation; see :class:`Similarity`."""
     # a state that is not finite reaches nothing
     means = _cell_means(tessellation, np.nan_to_num(growth))
@@ -115,7 +116,7 @@ def similarity(
     others = others[others != start]
     own = rank_correlation(times[others], flood[others])
     rng = np.random.default_rng(seed)
-    shuffled = [rank_correlation(rng.permutation(times[others]), flood[others]) for _ in range(shuffles)]
+    shuffled = [rank_correlation(rng.permutation(times[others]), flood[others]) for _ in range(_SHUFFLES)]
     elsewhere = []
     for cell in others:
         rest = others[others != cell]
@@ -149,7 +150,6 @@ def draw_flood_fill(
     path: str,
     objects: list[tuple[str, Tessellation, np.ndarray, Similarity]],
     threshold: float = 0.5,
-    frames: int = 6,
 ) -> None:
     """Draw two rows for each object: the flood over its tessellation, and the model's probabilities.
 
@@ -158,14 +158,14 @@ def draw_flood_fill(
 
     Args:
         path: PNG file. objects: title, tessellation, growth (T, H, W), similarity with a start.
-        threshold: as of the similarity. frames: in a row.
+        threshold: as of the similarity.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(1.1 * (frames + 2), 2.5 * len(objects)), layout="constrained")
+    figure = Figure(figsize=(1.1 * (_FRAMES + 2), 2.5 * len(objects)), layout="constrained")
     for part, (title, *compared) in zip(np.atleast_1d(figure.subfigures(len(objects), 1)), objects):
         part.suptitle(title, fontsize="small")
-        _draw_object(part.subplots(2, frames + 2), threshold, *compared)
+        _draw_object(part.subplots(2, _FRAMES + 2), threshold, *compared)
     figure.savefig(path, dpi=90)
 
 
@@ -195,7 +195,7 @@ def _draw_object(
 
 
 def draw_scores(path: str, models: dict[str, list[Similarity]]) -> None:
-    """Draw the distribution over objects of the score and of both controls, a panel for each model."""
+    """Draw the distribution over objects of the score and of its three controls, a panel for each model."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4 * len(models), 3), layout="constrained")

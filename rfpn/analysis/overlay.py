@@ -12,7 +12,8 @@ from torch import nn
 
 from rfpn.analysis.figures import draw_contour, draw_instances, draw_panoptic, draw_semantic
 from rfpn.analysis.time_course import step_outputs
-from rfpn.analysis.unrolling import has_recurrent_layer, is_pathfinder, trained_steps
+from rfpn.analysis.unrolling import has_recurrent_layer, trained_steps
+from rfpn.data.architectures import is_pathfinder
 from rfpn.data.build import evaluation_batch
 from rfpn.data.images import to_tensor
 from rfpn.data.pathfinder.mapper import resize
@@ -21,6 +22,8 @@ from rfpn.layers import RecurrentLayer
 
 # images that a Pathfinder model takes at a time, at most
 _BATCH = 32
+# longer side of a picture, pixels: memory is lost beyond
+LARGEST_SIDE = 4096
 
 
 def build_overlay(model: nn.Module, cfg: CfgNode) -> "Overlay":
@@ -148,9 +151,9 @@ def model_title(cfg: CfgNode) -> str:
 
 
 def enlargement(image: np.ndarray, side: int = 320) -> float:
-    """Scale that brings an image's shorter side to ``side`` pixels, its longer one at most to 4,096; never below 1."""
+    """Scale that brings an image's shorter side to ``side`` pixels, its longer one at most to ``LARGEST_SIDE``; never below 1."""
     height, width = image.shape[:2]
-    return max(1.0, min(side / min(height, width), 4096 / max(height, width)))
+    return max(1.0, min(side / min(height, width), LARGEST_SIDE / max(height, width)))
 
 
 def _in_format(image: np.ndarray, image_format: str) -> np.ndarray:

@@ -53,14 +53,14 @@ class Stability(NamedTuple):
 
 
 def analyse(
-    model: nn.Module, loader: Iterable[list[dict]], steps: int, images: int, rois: int = 1, tolerance: float = 1e-3
+    model: nn.Module, loader: Iterable[list[dict]], steps: int, images: int, rois: int = 1
 ) -> Iterator[tuple[int, Stability]]:
     """Yield (image, stability) for the first ``rois`` samples of each of the first ``images`` images.
 
     Args:
         model: a Pathfinder model (one sample an image) or a panoptic FPN with a recurrent mask head (samples are RoIs
             of predicted boxes, best first).
-        loader: batches of inputs. steps: T. tolerance: of ARPACK, as :func:`spectral_radius` has it.
+        loader: batches of inputs. steps: T.
 
     Raises:
         ValueError: the model has no recurrent layer, or a number is below 1.
@@ -76,7 +76,7 @@ def analyse(
             for image in range(min(len(inputs), images - first)):
                 chosen = [sample for sample, owner in enumerate(owners) if owner == image][:rois]
                 for sample in chosen:
-                    yield first + image, sample_stability(layer, drive, previous, sample, tolerance)
+                    yield first + image, sample_stability(layer, drive, previous, sample)
                 bar.update()
             first += len(inputs)
             if first >= images:

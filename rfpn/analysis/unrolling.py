@@ -3,12 +3,11 @@
 from typing import Iterable, Iterator
 
 from detectron2.config import CfgNode
-from detectron2.data import MetadataCatalog
-from detectron2.modeling import META_ARCH_REGISTRY, ROI_MASK_HEAD_REGISTRY
+from detectron2.modeling import ROI_MASK_HEAD_REGISTRY
 from detectron2.structures import Boxes, Instances
 from torch import Tensor, nn
 
-from rfpn.data.check import check_registered
+from rfpn.data.architectures import is_pathfinder
 from rfpn.layers import RecurrentLayer
 from rfpn.modeling import HGRUMaskHead, PathfinderNet
 
@@ -22,20 +21,6 @@ def has_recurrent_layer(cfg: CfgNode) -> bool:
     if is_pathfinder(cfg):
         return cfg.MODEL.PATHFINDER.LAYER == "recurrent"
     return cfg.MODEL.MASK_ON and issubclass(ROI_MASK_HEAD_REGISTRY.get(cfg.MODEL.ROI_MASK_HEAD.NAME), HGRUMaskHead)
-
-
-def is_pathfinder(cfg: CfgNode) -> bool:
-    """Whether the model of a configuration is a Pathfinder model. Raises KeyError for a class that is not registered."""
-    return issubclass(META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE), PathfinderNet)
-
-
-def check_kind(dataset: str, cfg: CfgNode) -> None:
-    """Raise KeyError for a data set that is not registered, ValueError for one of a kind that the configured model cannot read."""
-    check_registered(dataset)
-    contours = MetadataCatalog.get(dataset).get("evaluator_type") == "pathfinder"
-    if contours != is_pathfinder(cfg):
-        kind = "a Pathfinder set" if contours else "no Pathfinder set"
-        raise ValueError(f"{dataset} is {kind}, which {cfg.MODEL.META_ARCHITECTURE} cannot read")
 
 
 def trained_steps(cfg: CfgNode) -> range:

@@ -35,6 +35,12 @@ def descends(architecture: str, *ancestors: str) -> bool:
     return not set(ancestors).isdisjoint(_lineage(architecture))
 
 
+def is_pathfinder(cfg: CfgNode) -> bool:
+    """Whether the model of a configuration is a Pathfinder model. Raises KeyError for a class that is not registered."""
+    META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
+    return descends(cfg.MODEL.META_ARCHITECTURE, "PathfinderNet")
+
+
 def given_outputs(architecture: str) -> set:
     """Those of "sem_seg", "instances", their "masks" and "panoptic_seg" that models of a ``MODEL.META_ARCHITECTURE`` give."""
     return next((_OUTPUTS[name] for name in _lineage(architecture) if name in _OUTPUTS), _OUTPUTS["PanopticFPN"])

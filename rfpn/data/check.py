@@ -3,9 +3,11 @@
 import contextlib
 import os
 
+from detectron2.config import CfgNode
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
 from rfpn.data.annotations import is_box, is_number, is_polygon, read_panoptic_json, split_categories
+from rfpn.data.architectures import is_pathfinder
 from rfpn.data.files import read_json
 
 PREPARE_COMMAND = "`python datasets/prepare_coco_panoptic.py --root <folder> --splits <split>`"
@@ -27,6 +29,15 @@ def check_registered(dataset_name: str) -> None:
         raise KeyError(
             f"data set {dataset_name!r} is not registered (DATASETS.TRAIN, DATASETS.TEST); RFPN_IMPORT names modules that do"
         )
+
+
+def check_kind(dataset: str, cfg: CfgNode) -> None:
+    """Raise KeyError for a data set that is not registered, ValueError for one of a kind that the configured model cannot read."""
+    check_registered(dataset)
+    contours = MetadataCatalog.get(dataset).get("evaluator_type") == "pathfinder"
+    if contours != is_pathfinder(cfg):
+        kind = "a Pathfinder set" if contours else "no Pathfinder set"
+        raise ValueError(f"{dataset} is {kind}, which {cfg.MODEL.META_ARCHITECTURE} cannot read")
 
 
 def check_scored_instances(dataset_name: str, records: list, *, masks: bool) -> None:

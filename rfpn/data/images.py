@@ -1,7 +1,7 @@
 """Reading pictures safely: every mode is converted on purpose, and an error always names the file."""
 
 from contextlib import contextmanager
-from typing import Iterator, Optional
+from typing import Iterator
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ _ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
 _OPAQUE_MODES = ("1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
 
 
-def load_image(path: str, size: Optional[tuple] = None) -> Image.Image:
+def load_image(path: str, size: tuple | None = None) -> Image.Image:
     """Opens and fully decodes ``path``.
 
     Args:
@@ -46,7 +46,7 @@ def _opened(path: str) -> Iterator[Image.Image]:
         raise ValueError(f"{path}: unreadable image ({error or type(error).__name__})") from error
 
 
-def _wrong_size(image: Image.Image, size: Optional[tuple]) -> str:
+def _wrong_size(image: Image.Image, size: tuple | None) -> str:
     """What is wrong with a picture's size as its header gives it; empty if nothing is."""
     limit = Image.MAX_IMAGE_PIXELS
     if size is not None and image.size != tuple(size):
@@ -56,7 +56,7 @@ def _wrong_size(image: Image.Image, size: Optional[tuple]) -> str:
     return ""
 
 
-def read_image(path: str, format: Optional[str] = "BGR") -> np.ndarray:
+def read_image(path: str, format: str | None = "BGR") -> np.ndarray:
     """A picture as Detectron2's ``read_image`` gives it, for every mode that Pillow reads.
 
     EXIF orientation is applied. Greys of 16 bits are rescaled from [0, 65535] to [0, 255]. Transparent pixels

@@ -1,7 +1,6 @@
 """The dataset mapper of panoptic training: Detectron2's, with safe reading and checked labels."""
 
 import copy
-from typing import Optional
 
 import torch
 from detectron2.config import configurable
@@ -33,7 +32,7 @@ class PanopticMapper(DatasetMapper):
         is_train: bool,
         *,
         sem_seg_classes: int,
-        thing_classes: Optional[int] = None,
+        thing_classes: int | None = None,
         thing_classes_key: str = "MODEL.ROI_HEADS.NUM_CLASSES",
         ignore_label: int = IGNORE_LABEL,
         **kwargs,

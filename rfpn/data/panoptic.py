@@ -8,7 +8,6 @@ with contiguous ids of their own: classes 0..n_things - 1, and semantic ids 0 th
 import hashlib
 import logging
 import os
-from typing import Optional
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.data.datasets.coco import load_coco_json
@@ -20,6 +19,7 @@ from rfpn.data.annotations import (
     read_panoptic_json,
     split_categories,
 )
+from rfpn.data.catalog import register_once
 from rfpn.data.check import PREPARE_COMMAND, check_files
 from rfpn.data.files import locked, read_json, write_json
 from rfpn.data.records import check_pictures
@@ -27,7 +27,6 @@ from rfpn.data.semantic import Split, prepare_split, split_of_folder, unannotate
 
 logger = logging.getLogger(__name__)
 
-_registered = {}  # name -> the arguments it was registered with
 _DEFAULT_COLORS = ((220, 20, 60), (70, 130, 180), (107, 142, 35), (190, 153, 153), (250, 170, 30), (0, 80, 100))
 
 
@@ -61,10 +60,10 @@ def register_panoptic(
     image_root: str,
     panoptic_root: str,
     panoptic_json: str,
-    sem_seg_root: Optional[str] = None,
-    instances_json: Optional[str] = None,
-    derived_dir: Optional[str] = None,
-    categories: Optional[list] = None,
+    sem_seg_root: str | None = None,
+    instances_json: str | None = None,
+    derived_dir: str | None = None,
+    categories: list | None = None,
 ) -> None:
     """Registers one split of a COCO panoptic set. Things-only and stuff-only sets are fine, as are ids in any order.
 
@@ -95,34 +94,26 @@ def register_panoptic(
             raise FileNotFoundError(f"dataset '{name}': {os.path.abspath(panoptic_json)} does not exist")
         categories = read_json(panoptic_json).get("categories")
     metadata = panoptic_metadata(categories, panoptic_json)
+    paths = {
+        "image_root": split.image_root,
+        "panoptic_root": split.panoptic_root,
+        "panoptic_json": split.panoptic_json,
+        "sem_seg_root": split.sem_seg_root,
+        "json_file": split.instances_json,
+        "made_on_use": derive,
+    }
     arguments = (split, metadata, derive)
-    if _registered.get(name) == arguments and name in DatasetCatalog:
-        return
-    if name in DatasetCatalog:
-        raise ValueError(f"dataset '{name}' is already registered with other arguments; choose another name")
-    if name in MetadataCatalog:
-        MetadataCatalog.remove(name)  # left by a set that was removed, or by a mere look-up
-    MetadataCatalog.get(name).set(
-        image_root=split.image_root,
-        panoptic_root=split.panoptic_root,
-        panoptic_json=split.panoptic_json,
-        sem_seg_root=split.sem_seg_root,
-        json_file=split.instances_json,
-        made_on_use=derive,
-        **metadata,
-    )
-    _registered[name] = arguments
-    DatasetCatalog.register(name, lambda: load_panoptic(name, split, derive=derive))
+    register_once(name, arguments, lambda: load_panoptic(name, split, derive=derive), paths | metadata)
 
 
 def register_panoptic_folder(
     name: str,
     root: str,
     split: str,
-    categories: Optional[list] = None,
+    categories: list | None = None,
     *,
     derive_missing: bool = True,
-    derived_dir: Optional[str] = None,
+    derived_dir: str | None = None,
 ) -> None:
     """Registers ``split`` of a folder in COCO's layout (see ``datasets/README.md``) with :func:`register_panoptic`.
 

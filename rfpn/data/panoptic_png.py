@@ -1,6 +1,5 @@
 """Segment ids in COCO panoptic PNGs: id = R + 256 G + 256² B, 0 is void (panopticapi's format)."""
 
-from typing import Optional
 
 import numpy as np
 from PIL import Image
@@ -39,7 +38,7 @@ def _check_integer(array: np.ndarray) -> None:
         raise ValueError(f"segment ids and their colours are integers, got {array.dtype}")
 
 
-def read_panoptic_png(path: str, size: Optional[tuple] = None) -> np.ndarray:
+def read_panoptic_png(path: str, size: tuple | None = None) -> np.ndarray:
     """Segment ids (H, W) int32 of one panoptic PNG.
 
     Args:

@@ -6,8 +6,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Iterator
 
-from rfpn.data.pathfinder.settings import GenerationError
-
 # what wrong input raises; anything else is a fault of the program and keeps its traceback
 INPUT_ERRORS = (ValueError, KeyError, OSError)
 
@@ -22,21 +20,22 @@ def one_line_errors() -> Iterator[None]:
         yield
     except BrokenProcessPool:
         _end("error: a process was ended from outside, perhaps for lack of memory; take fewer workers", 2)
-    except (*INPUT_ERRORS, GenerationError) as error:
-        text = _text(error)
+    except INPUT_ERRORS as error:
+        text = error_text(error)
         # a bare key comes from a look-up that nobody wrote a message for: the traceback says more
         if isinstance(error, KeyError) and " " not in text:
             raise
         _end(f"error: {text}", 2)
     except FloatingPointError as error:
-        _end(f"error: {_text(error)}", 3)
+        _end(f"error: {error_text(error)}", 3)
     except KeyboardInterrupt:
         _end("interrupted", 130)
 
 
-def _text(error: Exception) -> str:
+def error_text(error: Exception) -> str:
+    """What an error says, in one line; of one from a loader's worker without the worker's traceback."""
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    if text.startswith("Caught ") and "Original Traceback" in text:  # from a worker of a loader
+    if text.startswith("Caught ") and "Original Traceback" in text:
         text = re.split(rf"\n(?:\w+\.)*{type(error).__name__}: ", text)[-1]
     return " ".join(text.split())
 

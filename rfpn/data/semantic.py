@@ -6,7 +6,7 @@ Numbering is that of Detectron2's "separated" form: semantic id 0 things, 1..n_s
 
 import os
 from functools import partial
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import numpy as np
 import pycocotools.mask as mask_util
@@ -32,7 +32,7 @@ class Split(NamedTuple):
     instances_json: str
 
 
-def split_of_folder(root: str, split: str, derived_dir: Optional[str] = None) -> Split:
+def split_of_folder(root: str, split: str, derived_dir: str | None = None) -> Split:
     """The layout of COCO: ``<split>/``, ``panoptic_<split>/``, ``annotations/panoptic_<split>.json`` under ``root``.
 
     ``panoptic_stuff_<split>/`` and ``annotations/instances_<split>.json`` lie there too, or under ``derived_dir``.
@@ -196,7 +196,7 @@ def _foreign_instances(found: dict, categories: Categories, split: Split) -> lis
     ]
 
 
-def _write_instances_json(path: str, found: Optional[dict], content: dict, categories: Categories, results: list) -> None:
+def _write_instances_json(path: str, found: dict | None, content: dict, categories: Categories, results: list) -> None:
     """Writes the instances unless they are what was ``found`` there."""
     annotations = []
     for annotation, result in zip(content["annotations"], results):

@@ -3,7 +3,6 @@
 import logging
 import math
 import os
-import traceback
 import weakref
 
 import torch
@@ -12,8 +11,8 @@ from detectron2.engine import DefaultTrainer, TrainerBase, hooks
 from detectron2.engine.defaults import create_ddp_model
 from detectron2.utils import comm
 
-from rfpn.analysis.unrolling import check_kind
 from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
+from rfpn.data.check import check_kind
 from rfpn.data.files import whole_file
 from rfpn.engine.checkpoint import Checkpointer, cut_log
 from rfpn.engine.freeze import train_only
@@ -24,6 +23,7 @@ from rfpn.engine.rules import check_values
 from rfpn.engine.step import TrainStep
 from rfpn.evaluation import build_evaluator
 from rfpn.layers import RecurrentLayer
+from rfpn.modeling.build import model_errors
 from rfpn.modeling.norms import check_norms
 
 _DECOUPLED = "decoupled_weight_decay"
@@ -197,17 +197,8 @@ class Trainer(DefaultTrainer):
     @classmethod
     def build_model(cls, cfg):
         """The model. Raises ValueError with the place where Detectron2 stumbles over keys that it does not check."""
-        try:
+        with model_errors():
             return super().build_model(cfg)
-        except (ArithmeticError, AssertionError, IndexError, KeyError) as error:
-            # of a registry, which says what it misses
-            if isinstance(error, KeyError) and " " in str(error):
-                raise
-            place, found = traceback.extract_tb(error.__traceback__)[-1], f"{type(error).__name__} {error}".strip()
-            raise ValueError(
-                f"the keys below MODEL do not make a model: {found} in {os.path.basename(place.filename)}, line {place.lineno}: "
-                f"{place.line}"
-            ) from error
 
     @classmethod
     def build_optimizer(cls, cfg, model):

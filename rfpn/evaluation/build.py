@@ -1,4 +1,4 @@
-"""The one place that builds evaluators."""
+"""Evaluators of a data set: all that suit it, or the one of its main score."""
 
 import os
 
@@ -16,6 +16,8 @@ from rfpn.evaluation.semantic import SemanticEvaluator
 # what evaluators call their results, in the order of a report
 TASKS = ("panoptic_seg", "texture_conflict", "no_texture_conflict", "pathfinder", "segm", "bbox", "box_proposals", "sem_seg")
 TASKS += ("convergence",)
+# by evaluator_type
+MAIN_SCORES = {"coco_panoptic_seg": "PQ", "pathfinder": "IoU"}
 
 
 def build_evaluator(cfg: CfgNode, dataset_name: str, output_folder: str | None = None) -> DatasetEvaluator:
@@ -45,6 +47,13 @@ def build_evaluator(cfg: CfgNode, dataset_name: str, output_folder: str | None =
         workers, flags = cfg.TEST.PQ_WORKERS, ("texture_conflict",)
         evaluators.append(PanopticEvaluator(dataset_name, folder, workers=workers, flags=flags))
     return DatasetEvaluators([*evaluators, convergence])
+
+
+def build_main_evaluator(cfg: CfgNode, dataset_name: str) -> DatasetEvaluator:
+    """The evaluator of the score in ``MAIN_SCORES`` of a set's ``evaluator_type``; writes no files."""
+    if MetadataCatalog.get(dataset_name).evaluator_type == "pathfinder":
+        return PathfinderEvaluator(dataset_name)
+    return PanopticEvaluator(dataset_name, workers=cfg.TEST.PQ_WORKERS)
 
 
 def _tolerance(recurrent: CfgNode) -> float:

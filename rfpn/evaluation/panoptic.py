@@ -7,7 +7,6 @@ import os
 import tempfile
 from collections import OrderedDict
 from functools import partial
-from typing import Optional
 
 import torch
 from detectron2.data import DatasetCatalog, MetadataCatalog
@@ -42,9 +41,9 @@ class PanopticEvaluator(COCOPanopticEvaluator):
     def __init__(
         self,
         dataset_name: str,
-        output_dir: Optional[str] = None,
+        output_dir: str | None = None,
         *,
-        workers: Optional[int] = None,
+        workers: int | None = None,
         flags: tuple[str, ...] = (),
     ):
         """
@@ -70,7 +69,7 @@ class PanopticEvaluator(COCOPanopticEvaluator):
             cleaned.append({"panoptic_seg": (panoptic_seg, segments_info)})
         super().process(inputs, cleaned)
 
-    def evaluate(self) -> Optional[dict]:
+    def evaluate(self) -> dict | None:
         """Scores what all processes collected; returns the results on the main process, None elsewhere."""
         comm.synchronize()
         predictions = list(itertools.chain(*comm.gather(self._predictions)))

@@ -8,8 +8,6 @@ from detectron2.evaluation import DatasetEvaluator
 from detectron2.utils import comm
 from torch import Tensor
 
-COUNTS = ("true positive", "false positive", "false negative", "true negative")
-
 
 class PathfinderEvaluator(DatasetEvaluator):
     """Compares the larger of two logits per pixel with the target; all scores lie in 0..1.
@@ -20,13 +18,12 @@ class PathfinderEvaluator(DatasetEvaluator):
     ``target_share``: target pixels among all.
     """
 
-    def __init__(self, dataset_name: str, distributed: bool = True):
+    def __init__(self, dataset_name: str):
         """
         Args:
-            dataset_name: for messages. distributed: gather the counts of all processes.
+            dataset_name: for messages.
         """
         self._dataset_name = dataset_name
-        self._distributed = distributed
         self.reset()
 
     def reset(self):
@@ -53,12 +50,10 @@ class PathfinderEvaluator(DatasetEvaluator):
 
     def evaluate(self) -> dict | None:
         """``{"pathfinder": scores}`` on the main process, None on the others, ``{}`` if nothing was processed."""
-        batches, damaged = [batch.cpu().numpy() for batch in self._batches], int(sum(self._damaged))
-        if self._distributed and comm.get_world_size() > 1:
-            gathered = comm.gather((batches, damaged))
-            if not comm.is_main_process():
-                return None
-            batches, damaged = [batch for some, _ in gathered for batch in some], sum(count for _, count in gathered)
+        gathered = comm.gather(([batch.cpu().numpy() for batch in self._batches], int(sum(self._damaged))))
+        if not comm.is_main_process():
+            return None
+        batches, damaged = [batch for some, _ in gathered for batch in some], sum(count for _, count in gathered)
         if damaged:
             # which count as no target anywhere
             logging.getLogger(__name__).warning("%s: logits of %d images are not finite", self._dataset_name, damaged)
@@ -69,7 +64,7 @@ class PathfinderEvaluator(DatasetEvaluator):
 
 
 def confusion_counts(logits: Tensor, target: Tensor) -> Tensor:
-    """Pixels of every image by ``COUNTS``: logits (N, 2, H, W), target (N, H, W) -> (N, 4) int64, on their device."""
+    """Hits, false, missed and rejected pixels of every image: logits (N, 2, H, W), target (N, H, W) -> (N, 4) int64, on their device."""
     predicted, target = (logits[:, 1] > logits[:, 0]).flatten(1), (target == 1).flatten(1)
     hits, positives, targets = (mask.sum(1) for mask in (predicted & target, predicted, target))
     return torch.stack([hits, positives - hits, targets - hits, target.shape[1] - positives - targets + hits], dim=1)

@@ -5,7 +5,6 @@ import io
 import math
 import os
 from functools import partial
-from typing import Optional
 from urllib.parse import quote
 
 import numpy as np
@@ -24,7 +23,7 @@ _SEGMENTS = {"matched": "tp", "false": "fp", "missed": "fn"}
 
 
 def score_panoptic(
-    gt: dict, gt_folder: str, predictions: list, pred_folder: str, *, workers: Optional[int] = None
+    gt: dict, gt_folder: str, predictions: list, pred_folder: str, *, workers: int | None = None
 ) -> dict:
     """PQ, SQ, RQ of ``predictions`` against ``gt`` (Kirillov et al., "Panoptic Segmentation", Eq. 1).
 
@@ -72,7 +71,7 @@ def score_panoptic(
     return results
 
 
-def worker_count(images: int, workers: Optional[int] = None) -> int:
+def worker_count(images: int, workers: int | None = None) -> int:
     """Processes to use: ``workers`` or one for every 25 images, at most one a CPU and one an image."""
     wanted = math.ceil(images / _IMAGES_A_WORKER) if workers is None else workers
     return max(1, min(wanted, os.cpu_count() or 1, images))
@@ -134,7 +133,7 @@ def _class_quality(stat) -> dict:
     return {"pq": stat.iou / weight, "sq": stat.iou / stat.tp if stat.tp else 0.0, "rq": stat.tp / weight}
 
 
-def _average(total, categories: dict, isthing: Optional[bool]) -> dict:
+def _average(total, categories: dict, isthing: bool | None) -> dict:
     group = _members(categories, isthing)
     qualities = [q for q in (_class_quality(total[i]) for i in group) if not math.isnan(q["pq"])]
     if not qualities:
@@ -145,10 +144,10 @@ def _average(total, categories: dict, isthing: Optional[bool]) -> dict:
     return {**means, "n": len(qualities)}
 
 
-def _count(total, categories: dict, isthing: Optional[bool]) -> dict:
+def _count(total, categories: dict, isthing: bool | None) -> dict:
     stats = [total[i] for i in _members(categories, isthing)]
     return {name: int(sum(getattr(s, key) for s in stats)) for name, key in _SEGMENTS.items()}
 
 
-def _members(categories: dict, isthing: Optional[bool]) -> list:
+def _members(categories: dict, isthing: bool | None) -> list:
     return [i for i, c in categories.items() if isthing is None or bool(c["isthing"]) == isthing]

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import torch
 from detectron2.config import CfgNode
-from detectron2.modeling import build_model
 from torch import nn
 
 from rfpn.config import get_cfg
 from rfpn.engine.checkpoint import load_for_evaluation
+from rfpn.modeling.build import build_model
 
 _FOLDER = Path(__file__).parent
 
@@ -42,4 +42,4 @@ def get(name: str) -> nn.Module:
         ValueError: as :func:`get_config` does.
     """
     cfg = get_config(name)
-    return load_for_evaluation(build_model(cfg).eval(), cfg)
+    return load_for_evaluation(build_model(cfg), cfg)

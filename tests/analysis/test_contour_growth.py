@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
-from rfpn.analysis import contour_growth as module
 from rfpn.analysis.contour_growth import (
     contour_growth,
     draw_contour_growth,
@@ -68,7 +68,7 @@ def test_heat_map_has_a_column_for_each_model(tmp_path):
 @pytest.mark.parametrize("steps", [1, 3, 20])
 def test_the_scale_has_whole_steps_and_its_label_fits_beside_one_image(monkeypatch, steps):
     figures = []
-    monkeypatch.setattr(module, "_save", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, dpi: figures.append(figure))
     draw_joining_steps("", inputs(1), {"one": np.ones((1, 16, 16))}, steps)
     figures[0].draw_without_rendering()
     bar = figures[0].axes[-1]

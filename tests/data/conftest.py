@@ -7,10 +7,10 @@ def catalogs(monkeypatch, tmp_path):
     from detectron2.data import DatasetCatalog, MetadataCatalog
 
     import rfpn.data.builtin  # noqa: F401  its sets stay
-    from rfpn.data import panoptic
+    from rfpn.data import catalog
 
     monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))
-    monkeypatch.setattr(panoptic, "_registered", dict(panoptic._registered))
+    monkeypatch.setattr(catalog, "_registered", dict(catalog._registered))
     datasets, metadata = set(DatasetCatalog.keys()), set(MetadataCatalog.keys())
     yield
     for name in set(DatasetCatalog.keys()) - datasets:

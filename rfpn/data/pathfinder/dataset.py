@@ -26,10 +26,6 @@ UNFINISHED = "manifest.unfinished.json"
 FORMAT = 1  # raised whenever the same settings and seed come to give other samples
 
 
-class SplitExistsError(FileExistsError):
-    """The folder holds a split made with other parameters."""
-
-
 def split_folder(output, length: int, split: str) -> Path:
     """Folder of one split below ``output``."""
     return Path(output) / split / f"curv_contour_length_{length}"
@@ -52,7 +48,7 @@ def write_split(
         How many samples it wrote: 0 for a finished split.
 
     Raises:
-        SplitExistsError: the folder holds a split with other parameters, or files of unknown origin.
+        FileExistsError: the folder holds a split with other parameters, or files of unknown origin.
         GenerationError: the contours do not fit.
         ValueError: an argument is not valid.
         OSError: a file cannot be written.
@@ -132,11 +128,11 @@ def _check_folder(folder: Path, manifest: dict):
         return
     path = next((folder / name for name in (MANIFEST, UNFINISHED) if (folder / name).is_file()), None)
     if path is None:
-        raise SplitExistsError(f"{folder} holds samples without a {MANIFEST}: choose another output folder")
+        raise FileExistsError(f"{folder} holds samples without a {MANIFEST}: choose another output folder")
     old, new = _flat(read_json(str(path))), _flat(manifest)
     changes = [f"{key} {old.get(key)}, not {new.get(key)}" for key in {**old, **new} if old.get(key) != new.get(key)]
     if changes:
-        raise SplitExistsError(
+        raise FileExistsError(
             f"{folder} holds samples made with other parameters: {'; '.join(changes)}. Choose another output folder"
         )
 

@@ -9,8 +9,9 @@ A folder holds ``imgs/<batch>/sample_<i>.png`` beside ``seg/<batch>/sample_<i>.p
 import os
 import re
 
-from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.data import DatasetCatalog
 
+from rfpn.data.catalog import register_once
 from rfpn.data.files import read_json
 from rfpn.data.pathfinder.dataset import MANIFEST, UNFINISHED, split_folder
 from rfpn.data.pathfinder.settings import SPLITS
@@ -18,8 +19,6 @@ from rfpn.data.pathfinder.settings import SPLITS
 LENGTHS = (6, 9, 14, 20, 25)
 EASY_FOLDER, EASY_LENGTH = "pathfinder_easy", 3
 SIZES = {"train": 190000, "test": 10000}  # images, as published
-
-_registered = {}  # name -> the arguments it was registered with
 
 
 def register_builtin_pathfinder(root: str) -> None:
@@ -59,15 +58,12 @@ def register_pathfinder(
         ValueError: ``name`` is taken by a set with other arguments.
     """
     arguments = (os.path.abspath(folder), start, stop)
-    if name in DatasetCatalog:
-        if _registered.get(name) != arguments:
-            raise ValueError(f"data set {name!r} is already registered with other arguments; choose another name")
-        return
-    _registered[name] = arguments
-    DatasetCatalog.register(name, lambda: load_pathfinder(folder, start, stop, command))
-    MetadataCatalog.get(name).set(
-        evaluator_type="pathfinder", image_root=os.path.join(folder, "imgs"), stuff_classes=["background", "target"]
-    )
+    metadata = {
+        "evaluator_type": "pathfinder",
+        "image_root": os.path.join(folder, "imgs"),
+        "stuff_classes": ["background", "target"],
+    }
+    register_once(name, arguments, lambda: load_pathfinder(folder, start, stop, command), metadata)
 
 
 def load_pathfinder(folder: str, start: int = 0, stop: int | None = None, command: str | None = None) -> list[dict]:

@@ -10,7 +10,7 @@ SHARE_TOLERANCE = 0.0008
 MOST_WINDOW = 4096  # a larger one would fill the memory
 
 
-class GenerationError(RuntimeError):
+class GenerationError(ValueError):
     """No sample with these settings; the message lists them."""
 
 

@@ -6,8 +6,10 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-STUFF_PATTERNS = ["sky", "grass", "water", "brick"]
-PATTERNS = STUFF_PATTERNS + ["flat", "speckle", "stripes", "dots", "checker"]
+from rfpn.data.scenes.geometry import STUFF_CLASSES
+
+# drawn from by position: their order decides what a seed shows
+PATTERNS = STUFF_CLASSES + ["flat", "speckle", "stripes", "dots", "checker"]
 
 # Hue, saturation and value, each centre ± spread, of the four kinds of ground.
 _GROUND_COLORS = {

@@ -49,7 +49,7 @@ def gate_dual_kernel(
 
 
 @triton.jit
-def _dual_norm(z, tz, n, rstd, HW: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr):
+def _dual_norm(tz, n, rstd, HW: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr):
     """Tangent of a group norm and the mean of n⊙ż; n, tz zero outside the RoI."""
     tmean, tslope = group_mean(tz, HW, CHUNK, GROUP), group_mean(n * tz, HW, CHUNK, GROUP)
     return rstd[None, :] * (tz - tmean[None, :] - n * tslope[None, :]), tslope[None, :]
@@ -85,7 +85,7 @@ def inhibit_dual_kernel(
     stack = rois.to(tl.int64) * (HW * C)
     n, rstd = normalise(load(z1, flat, mask), mask, epsilon, HW, CHUNK, GROUP)
     gain, slope = tl.load(scale + c)[None, :], tl.load(alpha + c)[None, :]
-    tn, tslope = _dual_norm(z1, load(z1 + stack, flat, mask), n, rstd, HW, CHUNK, GROUP)
+    tn, tslope = _dual_norm(load(z1 + stack, flat, mask), n, rstd, HW, CHUNK, GROUP)
     value = n * gain + tl.load(shift + c)[None, :]
     t = slope * load(h, flat, mask) + tl.load(mu + c)[None, :]
     q = load(x, flat, mask) - value * t
@@ -113,7 +113,7 @@ def update_gradient_kernel(
     if TANGENT:
         p, tv, tm = load(vector, flat, mask), load(direction, flat, mask), load(mixed + stack, flat, mask)
         tz = load(z2 + stack, flat, mask)
-        tn, tslope = _dual_norm(z2, tz, n, rstd, HW, CHUNK, GROUP)
+        tn, tslope = _dual_norm(tz, n, rstd, HW, CHUNK, GROUP)
         tc = tn * scale
         dtc = p * g * slope
         tl.store(to_mixed + stack + flat, p * gate_slope * gap, mask=mask)
@@ -153,7 +153,7 @@ def inhibit_gradient_kernel(
     dq = slope * (load(y2, flat, mask) + load(mixed, flat, mask))
     if TANGENT:
         tz, tv = load(z1 + stack, flat, mask), load(direction, flat, mask)
-        tn, tslope = _dual_norm(z1, tz, n, rstd, HW, CHUNK, GROUP)
+        tn, tslope = _dual_norm(tz, n, rstd, HW, CHUNK, GROUP)
         tc, tt = tn * scale, alpha * tv
         dtq = slope * (load(y2 + stack, flat, mask) + load(mixed + stack, flat, mask))
         dq -= (1 - slope) * (tc * t + value * tt) * dtq

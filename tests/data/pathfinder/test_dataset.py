@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from rfpn.data.pathfinder import dataset
-from rfpn.data.pathfinder.dataset import SplitExistsError, sample_paths, split_folder, write_split
+from rfpn.data.pathfinder.dataset import sample_paths, split_folder, write_split
 from rfpn.data.pathfinder.generator import generate_sample
 from rfpn.data.pathfinder.settings import GenerationError, PathfinderSettings
 
@@ -137,7 +137,7 @@ def test_F3_settings_that_give_no_sample_leave_nothing_behind(tmp_path):
 def test_F4_other_parameters_in_the_same_folder_are_refused(tmp_path, change, named):
     write(tmp_path)
     before = hashes(tmp_path)
-    with pytest.raises(SplitExistsError, match=named):
+    with pytest.raises(FileExistsError, match=named):
         write(tmp_path, **change)
     assert hashes(tmp_path) == before
 
@@ -145,7 +145,7 @@ def test_F4_other_parameters_in_the_same_folder_are_refused(tmp_path, change, na
 def test_samples_of_unknown_origin_are_refused(tmp_path):
     write(tmp_path)
     (split_folder(tmp_path, 6, "train") / "manifest.json").unlink()
-    with pytest.raises(SplitExistsError, match="without a manifest.json"):
+    with pytest.raises(FileExistsError, match="without a manifest.json"):
         write(tmp_path)
 
 
@@ -154,7 +154,7 @@ def test_F4_a_damaged_manifest_is_named(tmp_path, text):
     write(tmp_path, num=2)
     path = split_folder(tmp_path, 6, "train") / "manifest.json"
     path.write_text(text)
-    with pytest.raises((ValueError, SplitExistsError), match=str(path.parent)):
+    with pytest.raises((ValueError, FileExistsError), match=str(path.parent)):
         write(tmp_path, num=2)
 
 

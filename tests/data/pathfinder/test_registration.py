@@ -3,7 +3,7 @@
 import pytest
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
-from rfpn.data.pathfinder import registration
+from rfpn.data import catalog as catalog_module
 from rfpn.data.pathfinder.dataset import UNFINISHED, write_split
 from rfpn.data.pathfinder.mapper import PathfinderMapper
 from rfpn.data.pathfinder.registration import builtin_folder, load_pathfinder, register_builtin_pathfinder, register_pathfinder
@@ -13,11 +13,11 @@ from rfpn.data.pathfinder.settings import PathfinderSettings
 @pytest.fixture(autouse=True)
 def catalog():
     """Put the catalogues back as they were, without the built-in sets meanwhile."""
-    datasets, metadata, registered = dict(DatasetCatalog), dict(MetadataCatalog), dict(registration._registered)
+    datasets, metadata, registered = dict(DatasetCatalog), dict(MetadataCatalog), dict(catalog_module._registered)
     for name in [name for name in DatasetCatalog if name.startswith("pathfinder_")]:
         remove(name)
     yield
-    for data, saved in ((DatasetCatalog, datasets), (MetadataCatalog, metadata), (registration._registered, registered)):
+    for data, saved in ((DatasetCatalog, datasets), (MetadataCatalog, metadata), (catalog_module._registered, registered)):
         data.clear()
         data.update(saved)
 
@@ -25,7 +25,7 @@ def catalog():
 def remove(name):
     DatasetCatalog.remove(name)
     MetadataCatalog.pop(name, None)
-    registration._registered.pop(name, None)
+    catalog_module._registered.pop(name, None)
 
 
 def make_folder(root, batches=2, count=12, kinds=("imgs", "seg")):
@@ -128,3 +128,12 @@ def test_A12_registering_twice(tmp_path):
     DatasetCatalog.register("pathfinder_14_train", list)
     register_builtin_pathfinder(str(tmp_path))
     assert DatasetCatalog.get("pathfinder_14_train") == []
+
+
+def test_a_name_that_was_removed_is_free_again(tmp_path):
+    first, second = (make_folder(tmp_path / name) for name in ("first", "second"))
+    register_pathfinder("pathfinder_again", str(first))
+    DatasetCatalog.remove("pathfinder_again")
+    register_pathfinder("pathfinder_again", str(second))
+    assert MetadataCatalog.get("pathfinder_again").image_root == str(second / "imgs")
+    assert DatasetCatalog.get("pathfinder_again")[0]["file_name"].startswith(str(second))
