@@ -34,8 +34,9 @@ class Stability(NamedTuple):
 
     spectral_radius: largest |eigenvalue| of J, below 1 where the step contracts in the long run.
     singular_value: largest one of J, below 1 where it contracts at once.
-    largest_column_sum, mean_column_sum, smallest_column_sum: of 1ᵀJ. share_above: share of column sums above λ.
-    lcp: the penalty, unweighted, with the layer's λ and reduction. residual: ‖h_T − h_{T−1}‖/‖h_T‖.
+    largest_column_sum, mean_column_sum, smallest_column_sum: of 1ᵀJ. share_above: share of column sums above λ, with
+    ``two_sided`` also of those below −λ. lcp: the paper's penalty of these sums, unweighted, with the layer's λ, reduction
+    and sides, whatever its probe is. residual: ‖h_T − h_{T−1}‖/‖h_T‖.
     motion_quotient: ‖h_{T+1} − h_T‖ / ‖h_T − h_{T−1}‖, around 1 where the state goes on moving. motion_cosine: of the angle
     between the two, −1 where it alternates, −0.5 in a cycle of three; both NaN for a state at rest.
     """
@@ -105,7 +106,7 @@ def sample_stability(
         float(sums.max()),
         float(sums.mean()),
         float(sums.min()),
-        float((sums > layer.coefficient).double().mean()),
+        float(((sums.abs() if layer.two_sided else sums) > layer.coefficient).double().mean()),
         float(layer.penalty_of_sums(sums)),
         float(relative_residual(new[None], previous[sample][None])),
         *_turn((new - previous[sample]).ravel(), (layer.step(drive, states)[sample] - new).ravel()),
@@ -214,7 +215,7 @@ def draw_stability(path: str, models: dict[str, list[Stability]], coefficients: 
         "spectral_radius": "spectral radius of J",
         "singular_value": "largest singular value of J",
         "largest_column_sum": "largest column sum 1$^T$J",
-        "lcp": "penalty (LCP, unweighted)",
+        "lcp": "penalty of ones (LCP, unweighted)",
     }
     pairs = ("largest_column_sum", "spectral_radius"), ("largest_column_sum", "singular_value"), ("lcp", "spectral_radius")
     for axis, (across, up) in zip(axes, pairs):

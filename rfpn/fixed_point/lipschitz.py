@@ -52,11 +52,12 @@ def secant_quotients(ahead: Tensor, h: Tensor, h_previous: Tensor) -> Tensor:
     point that a solver found, whether it attracts or not, quotients are near 0.
 
     Args:
-        ahead: (R, ...) F(h), with h held fixed. h: (R, ...) F(h_previous). h_previous: (R, ...).
+        ahead: (R, ...) F(h). h: (R, ...) F(h_previous). h_previous: (R, ...). Pass F of detached states for both, and let F
+            be deterministic: two draws of dropout differ by no motion.
 
     Returns:
-        (R,) in float32 or wider, NaN where ‖h‖ is not finite, with gradient through ``ahead`` and ``h`` as values of F, not as
-        its arguments.
+        (R,) in float32 or wider, NaN where ‖h‖ is not finite, with gradient through ``ahead`` and ``h`` as values of F; the
+        denominator has none.
     """
     motion, size = sample_norm((h - h_previous).detach()), sample_norm(h.detach())
     # an infinite norm, of a state of 1e20 in float32, would make any motion look small

@@ -1,8 +1,10 @@
-"""Checks of single settings: one rule says what a value may be, whatever name it goes by."""
+"""Checks of settings and of what cells and layers are given: one rule, whatever name it goes by."""
 
 import math
 from numbers import Integral, Real
 from typing import NamedTuple
+
+from torch import Tensor
 
 
 class Range(NamedTuple):
@@ -12,6 +14,9 @@ class Range(NamedTuple):
     most: float
     whole: bool = False
     below: bool = False
+
+
+COUNT = Range(1, math.inf, whole=True)
 
 
 def check_setting(name: str, value, rule: Range | tuple) -> None:
@@ -29,9 +34,29 @@ def check_setting(name: str, value, rule: Range | tuple) -> None:
         raise ValueError(f"{name} must be at most {rule.most}, got {value}")
 
 
+def check_drive(layer: str, x) -> None:
+    """Raise ValueError where ``x`` is no floating-point tensor (R, C, ...). layer: its name, for errors."""
+    if not isinstance(x, Tensor) or x.dim() < 2 or not x.is_floating_point():
+        found = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(f"{layer} needs a floating-point drive (R, C, ...), got {found}")
+
+
+def check_step(cell: str, channels: int, x: Tensor, state: Tensor, state_channels: int) -> None:
+    """Raise ValueError unless the drive is (N, C, H, W) and the state has its channels and the same N, H, W.
+
+    A drive of one channel, or without batch, would be broadcast without a word. cell: its name, for errors.
+    """
+    if x.dim() != 4 or x.shape[1] != channels or state.shape != (x.shape[0], state_channels, *x.shape[2:]):
+        wanted = "like it" if state_channels == channels else f"(N, {state_channels}, H, W)"
+        raise ValueError(
+            f"{cell} of {channels} channels needs a drive (N, {channels}, H, W) and a state {wanted}, "
+            f"got {tuple(x.shape)} and {tuple(state.shape)}"
+        )
+
+
 def check_sizes(name: str, channels: int, kernel_size: int) -> None:
     """Raise ValueError where ``channels`` is not at least 1 or ``kernel_size`` not odd. name: of the module, for errors."""
     for size, value in (("channels", channels), ("kernel size", kernel_size)):
-        check_setting(f"{name} {size}", value, Range(1, math.inf, whole=True))
+        check_setting(f"{name} {size}", value, COUNT)
     if kernel_size % 2 == 0:
         raise ValueError(f"{name} kernel size must be odd, got {kernel_size}")

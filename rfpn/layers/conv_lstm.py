@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from rfpn.layers.checks import check_sizes
+from rfpn.layers.checks import check_sizes, check_step
 
 
 class ConvLSTMCell(nn.Module):
@@ -27,7 +27,8 @@ class ConvLSTMCell(nn.Module):
         self.from_state = nn.Conv2d(channels, 4 * channels, kernel_size, padding=kernel_size // 2, bias=False)
 
     def forward(self, x: Tensor, state: Tensor) -> Tensor:
-        """One step: drive x (N, C, H, W), state (N, 2C, H, W) -> next state (N, 2C, H, W)."""
+        """One step: drive x (N, C, H, W), state (N, 2C, H, W) -> next state (N, 2C, H, W); ValueError for other shapes."""
+        check_step("convLSTM", self.channels, x, state, self.state_channels)
         h, c = state.chunk(2, dim=1)
         i, f, candidate, o = (self.from_drive(x) + self.from_state(h)).chunk(4, dim=1)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(candidate)

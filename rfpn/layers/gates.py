@@ -1,12 +1,10 @@
 """Parts that the hGRU cells share: gate modules and the start values of gate biases and kernels."""
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rfpn.layers.checks import Range, check_setting
+from rfpn.layers.checks import COUNT, check_setting
 
 GATE_BIAS_STARTS = ("released", "chronos")
 
@@ -21,7 +19,7 @@ def gate_bias_start(channels: int, steps: int, start: str = "released") -> Tenso
         steps: T ≥ 1; 1 and 2 both draw 1.
     """
     check_setting("gate bias start", start, GATE_BIAS_STARTS)
-    check_setting("gate steps", steps, Range(1, math.inf, whole=True))
+    check_setting("gate steps", steps, COUNT)
     bias = torch.empty(channels).uniform_(1, max(steps - 1, 1))
     return bias.log() if start == "chronos" else bias
 
@@ -35,7 +33,8 @@ class GALAGate(nn.Module):
 
     def __init__(self, channels: int, reduction: int = 4):
         super().__init__()
-        if reduction < 1 or channels % reduction or channels % 2:
+        check_setting("GALA gate reduction", reduction, COUNT)
+        if channels % reduction or channels % 2:
             raise ValueError(f"GALA gate needs channels divisible by 2 and by the reduction {reduction}, got {channels}")
         self.channel_in = nn.Conv2d(channels, channels // reduction, 1)
         self.channel_out = nn.Conv2d(channels // reduction, channels, 1, bias=False)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rfpn.layers.checks import check_setting, check_sizes
+from rfpn.layers.checks import COUNT, check_setting, check_sizes, check_step
 from rfpn.layers.gates import GALAGate, channel_scale, gate_bias_start, widened
 from rfpn.layers.parts import parts_of
 
@@ -68,7 +68,7 @@ class HGRUCell(nn.Module):
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
         """One step: drive x (N, C, H, W), state h (N, C, H, W) -> next state (N, C, H, W); ValueError for other shapes."""
-        _check_drive(self.channels, x, h)
+        check_step("hGRU", self.channels, x, h, self.state_channels)
         g1 = torch.sigmoid(widened(self.gate_inhibition, h))
         c1 = self.norm_inhibition(widened(self.inhibition, h * g1))
         s = F.softplus(x - F.softplus(c1 * (self.alpha * h + self.mu)))
@@ -105,7 +105,8 @@ class GALAHGRUCell(nn.Module):
         """
         super().__init__()
         check_sizes("hGRU", channels, kernel_size)
-        if groups < 1 or channels % groups:
+        check_setting("hGRU norm groups", groups, COUNT)
+        if channels % groups:
             raise ValueError(f"hGRU channels must be divisible by the number of norm groups, got {channels} and {groups}")
         self.channels = channels
         self.state_channels = channels
@@ -128,22 +129,13 @@ class GALAHGRUCell(nn.Module):
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
         """One step: drive x (R, C, H, W), state h (R, C, H, W) -> next state (R, C, H, W); ValueError for other shapes."""
-        _check_drive(self.channels, x, h)
+        check_step("hGRU", self.channels, x, h, self.state_channels)
         g1 = torch.sigmoid(self.gate_inhibition(h))
         c1 = self.norm_inhibition(widened(self.inhibition, h * g1))
         s = F.softplus(x - c1 * (self.alpha * h + self.mu))
         g2 = torch.sigmoid(widened(self.gate_excitation, s))
         candidate = F.softplus(self.norm_excitation(widened(self.excitation, s)))
         return (1 - g2) * h + g2 * candidate
-
-
-def _check_drive(channels: int, x: Tensor, h: Tensor) -> None:
-    # a drive of one channel, or without batch, would be broadcast without a word
-    if x.dim() != 4 or x.shape[1] != channels or h.shape != x.shape:
-        raise ValueError(
-            f"hGRU of {channels} channels needs a drive (N, {channels}, H, W) and a state like it, "
-            f"got {tuple(x.shape)} and {tuple(h.shape)}"
-        )
 
 
 def _batch_statistics_norm(channels: int, start: float) -> nn.BatchNorm2d:

@@ -1,11 +1,9 @@
 """RecurrentLayer: a cell, a number of steps and a gradient method."""
 
-from contextlib import contextmanager
 from typing import Callable, Iterator, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from rfpn.fixed_point import (
     SETTLED,
@@ -20,7 +18,9 @@ from rfpn.fixed_point import (
     relative_residual,
     secant_quotients,
 )
+from rfpn.layers.checks import check_drive
 from rfpn.layers.fast import autocast_dtype, bind, graphs
+from rfpn.layers.no_graph import no_graph
 from rfpn.layers.options import RULES, SECANT, check_options
 from rfpn.layers.plain import PlainForm
 
@@ -48,7 +48,7 @@ class RecurrentLayer(nn.Module):
     * ``lipschitz`` adds the penalty (P-Eq 6) to any of them; C-RBP is ``rbp`` with it, C-BPTT is ``bptt`` with it.
     * ``solver="anderson"`` with ``adjoint="solve"`` makes a deep equilibrium model (Bai et al., 2019).
 
-    ``diagnostics`` holds detached scalars. After a forward pass: ``residual`` (mean over samples), ``penalty``,
+    ``diagnostics`` holds detached scalars of the last passes. After a forward pass: ``residual`` (mean over samples), ``penalty``,
     ``unconverged_share`` (samples whose residual is above the tolerance in force, 0.01 where none is). After a
     backward pass with ``rbp`` also ``truncated_share`` and ``neumann_length`` (mean over samples); with
     ``adjoint="solve"``, ``truncated_share``, ``solve_length`` and ``solve_residual``.
@@ -158,13 +158,13 @@ class RecurrentLayer(nn.Module):
 
     def form(self, x: Tensor):
         """What runs the cell on drive x: a fast form that is ready for x, or the plain one (rfpn.layers.plain)."""
-        as_made = type(self).step is RecurrentLayer.step and "step" not in vars(self)  # fast forms know no other
-        return (bind(self.cell, x) if self.fast == "auto" and as_made else None) or PlainForm(self.step)
+        fast = self.fast == "auto" and not self._overridden("step")  # fast forms know no other
+        return (bind(self.cell, x) if fast else None) or PlainForm(self.step)
 
     def unroll(self, x: Tensor, steps: int, state: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield hidden states h_1 … h_T, recorded where autograd is on, each with its residual (R,), of the whole state."""
-        form = self.form(x)
-        state = self.initial_state(x) if state is None else state
+        check_drive("RecurrentLayer", x)
+        form, state = self.form(x), self.initial_state(x) if state is None else state
         for _ in range(steps):
             previous, state = state, form.step(x, state)
             yield self.hidden(state), relative_residual(state, previous)
@@ -175,8 +175,7 @@ class RecurrentLayer(nn.Module):
         ``each`` is called with the hidden state after every step that has gradients of its own, which under ``bptt`` are
         all; not in a search (solver ``anderson``, ``test_tolerance``).
         """
-        if x.dim() < 2 or not x.is_floating_point():
-            raise ValueError(f"RecurrentLayer needs a floating-point drive (R, C, ...), got {x.dtype} {tuple(x.shape)}")
+        check_drive("RecurrentLayer", x)
         steps = self.steps if self.training else self.test_steps
         check_options({name: getattr(self, name) for name in RULES})  # may have been set since
         if self._tolerance() > 0 or self.solver == "anderson":
@@ -184,7 +183,7 @@ class RecurrentLayer(nn.Module):
         if self.training and self.extra_steps:
             generator = None if self.steps_seed is None else torch.Generator().manual_seed(self.steps_seed)
             steps += int(torch.randint(self.extra_steps + 1, (), generator=generator))
-        replayed = graphs.run(self, x, steps) if each is None else None
+        replayed = self._replay(x, steps) if each is None else None
         if replayed is None:
             state, previous, penalty = self._run(x, steps, each or _ignore)
             residual = relative_residual(state, previous)
@@ -198,10 +197,17 @@ class RecurrentLayer(nn.Module):
         form, state = self.form(x), self.initial_state(x)
         recorded = {"bptt": steps, "tbptt": min(self.window, steps), "rbp": 1}[self.gradient]
         if recorded < steps:
-            with _no_graph(x):
-                replayed = graphs.run(self, x, steps - recorded)
+            with no_graph(x):
+                replayed = self._replay(x, steps - recorded)
                 state = replayed[0] if replayed else form.iterate(x, state, steps - recorded)
         return self._record(form, x, state, recorded, each)
+
+    def _replay(self, x: Tensor, steps: int) -> tuple[Tensor, Tensor] | None:
+        """The state after ``steps`` steps from 0 and its residual, from a CUDA graph; None where none can serve."""
+        return None if self._overridden("initial_state", "step") else graphs.run(self, x, steps)
+
+    def _overridden(self, *names: str) -> bool:
+        return any(getattr(type(self), n) is not getattr(RecurrentLayer, n) or n in vars(self) for n in names)
 
     def _run_until(self, form, x: Tensor, steps: int) -> RecurrentOutput:
         """Search each sample's fixed point; ``rbp`` records the step that led to it, others record the whole search."""
@@ -209,12 +215,13 @@ class RecurrentLayer(nn.Module):
         if self.gradient != "rbp":
             found = self._search(form, x, start, steps)
             return self._output(found.state, penalty, found.steps, found.residual)
-        with _no_graph(x):
+        with no_graph(x):
             found = self._search(form, x, start, steps)
-        state = found.state
-        if torch.is_grad_enabled():
-            state, _, penalty = self._record(form, x, found.previous, 1, _ignore)
-        return self._output(state, penalty, found.steps, found.residual)
+        if not torch.is_grad_enabled():
+            return self._output(found.state, penalty, found.steps, found.residual)
+        state, previous, penalty = self._record(form, x, found.previous, 1, _ignore)
+        # not the search's: where samples influence each other, the step of all is another than each one's best
+        return self._output(state, penalty, found.steps, relative_residual(state, previous))
 
     def _search(self, form, x: Tensor, start: Tensor, steps: int) -> FixedPoint:
         if self.solver == "anderson":
@@ -228,8 +235,9 @@ class RecurrentLayer(nn.Module):
         """Run the steps that autograd records: last state, the one before, penalty."""
         gradient = torch.is_grad_enabled()
         penalised, implicit = gradient and self.training and self.lipschitz, gradient and self.gradient == "rbp"
-        # a leaf, so that the Jacobian of the first recorded step can be asked for; torch.func admits none where none is needed
-        previous = state.detach().requires_grad_() if penalised or implicit else state
+        # what the Jacobian is asked of; a start that is learned keeps its graph, torch.func admits no leaf where none is needed
+        leaf = implicit or (penalised and not state.requires_grad)
+        previous = state.detach().requires_grad_() if leaf else state
         for _ in range(steps - 1):
             previous = form.step(x, previous)
             each(self.hidden(previous))
@@ -248,7 +256,9 @@ class RecurrentLayer(nn.Module):
         probe = self.probe if penalised else None
         state, sums, transpose = form.record(x, previous, None if probe == SECANT else probe)
         if probe == SECANT:
-            sums = secant_quotients(form.step(x, state.detach()), state, previous)
+            # F at states that are held fixed, with any gradient method: else motions would shrink by what came before
+            held = state if previous.is_leaf else form.step(x, previous.detach())
+            sums = secant_quotients(form.step(x, state.detach()), held, previous)
         penalty = state.new_zeros(()) if sums is None else self.penalty_of_sums(sums)
         if implicit:
             series = form.neumann_series if self.adjoint == "neumann" else self._solve
@@ -287,14 +297,3 @@ class RecurrentLayer(nn.Module):
 
 def _ignore(hidden: Tensor) -> None:
     """What is done with hidden states that nobody asked for."""
-
-
-@contextmanager
-def _no_graph(x: Tensor):
-    """No gradients within; afterwards, weights that were kept meanwhile, without a graph, must not serve recorded steps."""
-    with torch.no_grad():
-        yield
-    # of parametrize.cached(); there is no public way to ask for them anew
-    parametrize._cache.clear()
-    if autocast_dtype(x) is not None:
-        torch.clear_autocast_cache()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rfpn.fixed_point import lipschitz_penalty
+from rfpn.fixed_point import lipschitz_penalty, relative_residual
 from rfpn.layers import HGRUCell, RecurrentLayer
 from tests.layers.test_recurrent import METHODS
 from tests.problems import ConvCell, GainCell, LinearCell, TanhCell, assert_close, gradients, random, relative_error
@@ -51,9 +51,7 @@ def test_secant_penalty_and_its_gradient(gradient):
     penalty = layer(x).penalty
     states = [torch.zeros_like(x)]
     for step in range(6):
-        # under rbp both states that F is applied to are constants, under bptt the last one is
-        held = step == 5 or gradient == "rbp"
-        states.append(cell(x, states[-1].detach() if held else states[-1]))
+        states.append(cell(x, states[-1].detach()))
     quotients = (states[6] - states[5]).norm(dim=1) / (states[5] - states[4]).detach().norm(dim=1)
     wanted = (quotients - 0.2).clamp(min=0).square().mean()
     torch.testing.assert_close(penalty, wanted)
@@ -175,3 +173,51 @@ def test_evaluation_compiles_into_one_graph(gradient):
         found, wanted = torch.compile(layer, backend="eager", fullgraph=True)(x), layer(x)
     for name in wanted._fields:
         torch.testing.assert_close(getattr(found, name), getattr(wanted, name))
+
+
+@pytest.mark.parametrize("gradient, steps", [("rbp", 5), ("tbptt", 5), ("bptt", 5), ("bptt", 20)])
+def test_secant_penalty_of_a_linear_cell_has_its_true_derivative(gradient, steps):
+    """Of h ← w h + x the quotient is w, whatever steps came before."""
+    cell = LinearCell(size=1)
+    cell.weight.data.fill_(1.05)
+    x = torch.ones(1, 1, dtype=torch.float64)
+    layer = RecurrentLayer(cell, steps, gradient=gradient, lipschitz=True, coefficient=0.5, probe="secant")
+    (derivative,) = torch.autograd.grad(layer(x).penalty, cell.weight)
+    assert derivative.item() == pytest.approx(2 * (1.05 - 0.5), rel=1e-9)
+
+
+@pytest.mark.parametrize("lipschitz", [False, True])
+@pytest.mark.parametrize("gradient", ["bptt", "tbptt"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_learned_initial_state_has_a_gradient_with_a_penalty_too(gradient, steps, lipschitz):
+    class Learned(RecurrentLayer):
+        def initial_state(self, x):
+            return super().initial_state(x) + self.start
+
+    torch.manual_seed(0)
+    layer = Learned(HGRUCell(3, 3), steps, gradient=gradient, lipschitz=lipschitz, coefficient=0.0)
+    layer.start = torch.nn.Parameter(torch.full((1, 3, 1, 1), 0.1))
+    output = layer(torch.rand(2, 3, 5, 5))
+    (output.hidden.square().mean() + output.penalty).backward()
+    assert layer.start.grad.norm() > 0
+
+
+def test_the_residual_of_an_unfinished_search_is_that_of_the_recorded_step():
+    torch.manual_seed(0)
+    cell, states = HGRUCell(4, 3, norm_start=1.0), []
+    layer = RecurrentLayer(cell, 4, solver="anderson")
+    cell.register_forward_hook(lambda module, inputs, new: states.append((inputs[1].detach(), new.detach())))
+    output = layer(torch.randn(6, 4, 6, 6) * torch.tensor([0.1, 0.3, 1, 3, 10, 30]).view(6, 1, 1, 1))
+    torch.testing.assert_close(output.residual, relative_residual(states[-1][1], states[-1][0]))
+    assert (output.residual > 1e-2).any()
+
+
+@pytest.mark.parametrize("overridden", ["initial_state", "step"])
+def test_graphs_serve_no_layer_that_starts_or_steps_in_its_own_way(monkeypatch, overridden):
+    asked = []
+    monkeypatch.setattr("rfpn.layers.recurrent.graphs.run", lambda layer, x, steps: asked.append(type(layer)))
+    own = type("Own", (RecurrentLayer,), {overridden: lambda self, *tensors: getattr(RecurrentLayer, overridden)(self, *tensors)})
+    with torch.no_grad():
+        for kind in (RecurrentLayer, own):
+            kind(HGRUCell(3, 3), 3)(torch.rand(2, 3, 5, 5))
+    assert set(asked) == {RecurrentLayer}

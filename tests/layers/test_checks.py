@@ -4,7 +4,9 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
+from rfpn.layers import ConvLSTMCell, GALAHGRUCell, HGRUCell, RecurrentLayer
 from rfpn.layers.checks import Range, check_setting
 
 
@@ -41,3 +43,19 @@ def test_admitted(value, rule):
 def test_refused_by_name(value, rule, words):
     with pytest.raises(ValueError, match=f"KEY must .*{words}"):
         check_setting("KEY", value, rule)
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: ConvLSTMCell(3, 3)(torch.rand(2, 4, 5, 5), torch.rand(2, 6, 5, 5)), r"convLSTM of 3 .* a state \(N, 6, H, W\)"),
+        (lambda: ConvLSTMCell(3, 3)(torch.rand(3, 5, 5), torch.rand(2, 6, 5, 5)), "convLSTM of 3 channels needs a drive"),
+        (lambda: GALAHGRUCell(64, gate_reduction=2.0), "GALA gate reduction must be a whole number"),
+        (lambda: GALAHGRUCell(64, groups=2.0), "hGRU norm groups must be a whole number"),
+        (lambda: RecurrentLayer(HGRUCell(3, 3), 2)(np.zeros((2, 3, 5, 5))), "needs a floating-point drive .* got ndarray"),
+        (lambda: next(RecurrentLayer(HGRUCell(3, 3), 2).unroll(torch.zeros(2, 3, 5, 5).long(), 1)), "floating-point drive"),
+    ],
+)
+def test_wrong_drives_and_sizes_are_refused_in_the_projects_words(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
