@@ -1,4 +1,4 @@
-"""Parts that the hGRU cells share: gate modules and the start values of gate biases and kernels."""
+"""Parts that cells share: gate modules, norms, the start values of gate biases and factors."""
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +60,13 @@ def widened(conv: nn.Module, x: Tensor) -> Tensor:
     otherwise, and with torch 2.6 the second derivatives of a group norm in bfloat16 are 10% off.
     """
     return conv(x).to(x.dtype)
+
+
+def batch_statistics_norm(channels: int, start: float = 1.0) -> nn.BatchNorm2d:
+    """Batch norm by the statistics of its own batch, in evaluation too, as released. start: of its weights."""
+    norm = nn.BatchNorm2d(channels, eps=1e-3, track_running_stats=False)
+    nn.init.constant_(norm.weight, start)
+    return norm
 
 
 def channel_scale(channels: int, value: float) -> nn.Parameter:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rfpn.layers.checks import COUNT, check_setting, check_sizes, check_step
-from rfpn.layers.gates import GALAGate, channel_scale, gate_bias_start, widened
+from rfpn.layers.gates import GALAGate, batch_statistics_norm, channel_scale, gate_bias_start, widened
 from rfpn.layers.parts import parts_of
 
 FORMS = ("released", "printed")
@@ -52,8 +52,8 @@ class HGRUCell(nn.Module):
         self.gate_excitation = nn.Conv2d(channels, channels, 1)
         self.inhibition = nn.Conv2d(channels, channels, kernel_size, padding=kernel_size // 2, bias=False)
         self.excitation = nn.Conv2d(channels, channels, kernel_size, padding=kernel_size // 2, bias=False)
-        self.norm_inhibition = _batch_statistics_norm(channels, norm_start)
-        self.norm_excitation = _batch_statistics_norm(channels, norm_start)
+        self.norm_inhibition = batch_statistics_norm(channels, norm_start)
+        self.norm_excitation = batch_statistics_norm(channels, norm_start)
         self.alpha = channel_scale(channels, 0.1)
         self.mu = channel_scale(channels, 1.0)
         self.kappa = channel_scale(channels, 0.5)
@@ -136,9 +136,3 @@ class GALAHGRUCell(nn.Module):
         g2 = torch.sigmoid(widened(self.gate_excitation, s))
         candidate = F.softplus(self.norm_excitation(widened(self.excitation, s)))
         return (1 - g2) * h + g2 * candidate
-
-
-def _batch_statistics_norm(channels: int, start: float) -> nn.BatchNorm2d:
-    norm = nn.BatchNorm2d(channels, eps=1e-3, track_running_stats=False)
-    nn.init.constant_(norm.weight, start)
-    return norm

@@ -3,7 +3,8 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rfpn.layers.checks import check_sizes
+from rfpn.layers.checks import COUNT, check_setting, check_sizes
+from rfpn.layers.gates import batch_statistics_norm
 
 
 class FeedforwardLayers(nn.Module):
@@ -21,14 +22,11 @@ class FeedforwardLayers(nn.Module):
         """
         super().__init__()
         check_sizes("feedforward", channels, kernel_size)
-        if layers < 1:
-            raise ValueError(f"feedforward control needs at least 1 layer, got {layers}")
+        check_setting("feedforward layers", layers, COUNT)
         self.convolutions = nn.ModuleList(
             nn.Conv2d(channels, channels, kernel_size, padding=kernel_size // 2) for _ in range(layers)
         )
-        self.norms = nn.ModuleList(
-            nn.BatchNorm2d(channels, eps=1e-3, track_running_stats=False) for _ in range(layers)
-        )
+        self.norms = nn.ModuleList(batch_statistics_norm(channels) for _ in range(layers))
         for convolution in self.convolutions:
             nn.init.orthogonal_(convolution.weight)
 

@@ -9,8 +9,9 @@ from detectron2.modeling import META_ARCH_REGISTRY
 from torch import Tensor, nn
 
 from rfpn.layers import ConvLSTMCell, HGRUCell, RecurrentLayer
-from rfpn.layers.checks import Range, check_setting
+from rfpn.layers.checks import COUNT, Range, check_setting
 from rfpn.layers.filters import pathfinder_filter_bank
+from rfpn.layers.gates import batch_statistics_norm
 from rfpn.modeling.feedforward import FeedforwardLayers
 from rfpn.modeling.losses import check_gamma, focal_loss
 from rfpn.modeling.recurrent import check_penalised, kernel_size, recurrent_options
@@ -62,7 +63,7 @@ class PathfinderNet(nn.Module):
         self.filters = nn.Conv2d(1, channels, bank.shape[-1], padding=bank.shape[-1] // 2, bias=drive_bias)
         self.filters.weight.data.copy_(bank[torch.linspace(0, len(bank) - 1, channels).round().long()])
         self.layer = layer
-        self.norm = nn.BatchNorm2d(channels, eps=1e-3, track_running_stats=False)
+        self.norm = batch_statistics_norm(channels)
         self.readout = nn.Conv2d(channels, 2, 1)
         nn.init.xavier_normal_(self.readout.weight)
         # the prior of a target pixel is 0.01
@@ -79,7 +80,7 @@ class PathfinderNet(nn.Module):
             ("PATHFINDER.LAYER", node.LAYER, LAYERS),
             ("PATHFINDER.LOSS", node.LOSS, LOSSES),
             ("PATHFINDER.CHANNELS", node.CHANNELS, CHANNELS),
-            ("PATHFINDER.FEEDFORWARD_LAYERS", node.FEEDFORWARD_LAYERS, Range(1, math.inf, whole=True)),
+            ("PATHFINDER.FEEDFORWARD_LAYERS", node.FEEDFORWARD_LAYERS, COUNT),
             ("RECURRENT.CELL", recurrent.CELL, CELLS),
         ):
             check_setting(f"MODEL.{key}", value, rule)
