@@ -74,10 +74,13 @@ class Blocker:
 
 sys.meta_path.insert(0, Blocker())
 import torch
+from rfpn.analysis.jacobian import sample_stability
 from rfpn.layers import GALAHGRUCell, RecurrentLayer
 
-output = RecurrentLayer(GALAHGRUCell(32), 3, lipschitz=True)(torch.rand(2, 32, 7, 7))
+layer, drive = RecurrentLayer(GALAHGRUCell(32), 3, lipschitz=True), torch.rand(2, 32, 7, 7)
+output = layer(drive)
 (output.hidden.sum() + output.penalty).backward()
+assert sample_stability(layer, drive, output.hidden.detach(), 1).spectral_radius > 0
 assert not torch.cuda.is_initialized()
 """
 
