@@ -34,7 +34,7 @@ def parse_args(argv=None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the whole set, 0 or more (default: 0)")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: one per core)")
     root = Path(datasets_root()) / "pathfinder"
-    parser.add_argument("--output", type=Path, default=root, help=f"parent folder (default: {root})")
+    parser.add_argument("--output", type=Path, default=root, help="parent folder (default: %(default)s)")
     parser.add_argument("--benchmark", action="store_true", help="print milliseconds a sample on one core, and leave")
     looks = parser.add_argument_group("settings, in pixels of the window")
     for field in fields(PathfinderSettings):

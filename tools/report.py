@@ -45,6 +45,8 @@ def main(args) -> None:
         raise IsADirectoryError(f"--output {output} is a folder, not the file of a page")
     os.makedirs(os.path.dirname(output) or ".", exist_ok=True)
     overlay, samples, reason = sample_run(run, args, steps)
+    if steps and overlay and not overlay.recurrent:
+        raise ValueError(f"--steps needs a recurrent model, {args.run} is {overlay.title}")
     content = page.build_page(
         f"Run {args.run}",
         f"{overlay.title if overlay else 'Training'}, as recorded in config.yaml and metrics.json",

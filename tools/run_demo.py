@@ -48,6 +48,8 @@ def run(args, make_data: Callable[[], None], score: Callable[[Trainer], dict], d
     with one_line_errors():
         make_data()
         cfg = setup(args)
+        if len(cfg.DATASETS.TEST) != 1:
+            raise ValueError(f"DATASETS.TEST must name one data set, which is scored, got {tuple(cfg.DATASETS.TEST)}")
         with name_full_disk(cfg.OUTPUT_DIR):
             trainer = Trainer(cfg)
             trainer.resume_or_load(resume=args.resume)

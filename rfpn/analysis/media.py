@@ -19,16 +19,20 @@ def is_video(path: str) -> bool:
 
 
 def find_media(words: list[str]) -> tuple[list[str], list[str]]:
-    """Files, each once, from names of files, folders (what lies in them, not in folders within) and globs.
+    """Files, each once, from names of files, folders (what lies in them, not hidden or in folders within) and globs.
+
+    Args:
+        words: with ``~`` for a home folder, which no shell expands where it stands in quotes.
 
     Returns:
         Paths in the order of ``words``, sorted within each; and a line for each word that stands for no file.
     """
     files, problems = {}, []
-    for word in words:
+    for word in map(os.path.expanduser, words):
         if os.path.isdir(word):
-            names = [name for name in os.listdir(word) if name.lower().endswith(IMAGE_SUFFIXES + VIDEO_SUFFIXES)]
-            found = [os.path.join(word, name) for name in sorted(names)]
+            # hidden ones are no pictures, as macOS leaves them on other systems' disks
+            names = [name for name in sorted(os.listdir(word)) if not name.startswith(".")]
+            found = [os.path.join(word, name) for name in names if name.lower().endswith(IMAGE_SUFFIXES + VIDEO_SUFFIXES)]
         elif os.path.exists(word):
             found = [word]
         else:

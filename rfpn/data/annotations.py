@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from collections import Counter
 from typing import NamedTuple
 
@@ -108,6 +109,22 @@ def read_instances_json(path: str) -> dict:
     return content
 
 
+def differing_image(instances: dict, panoptic: dict) -> str:
+    """What tells two pictures apart that bear one id in both JSONs, of the first such; empty if there is none."""
+    images = {image["id"]: image for image in panoptic["images"]}
+    for image in instances["images"]:
+        other = images.get(image["id"], image)
+        mine, theirs = _appearance(image), _appearance(other)
+        if mine != theirs:
+            return f"image {image['id']} is {mine}, not the {theirs}"
+    return ""
+
+
+def _appearance(image: dict) -> str:
+    # folders may be given in one of the JSONs alone
+    return f"{os.path.basename(image['file_name'])} of {image['width']}x{image['height']} pixels"
+
+
 def _check_images(path: str, content: dict) -> dict:
     """Checks the list of images; returns id -> (height, width)."""
     for key in ("images", "annotations"):
@@ -119,6 +136,7 @@ def _check_images(path: str, content: dict) -> dict:
     if len({type(i) for i in ids}) > 1:
         raise ValueError(f"{path}: image ids must be all integers or all strings")
     _check_unique(path, "image id", ids)
+    _check_unique(path, "image file_name", [image["file_name"] for image in content["images"]])
     return {image["id"]: (image["height"], image["width"]) for image in content["images"]}
 
 
@@ -190,7 +208,8 @@ def is_polygon(value) -> bool:
 
 def is_number(value) -> bool:
     """Whether a JSON's value is a finite number."""
-    return type(value) in (int, float) and math.isfinite(value)
+    # JSON's integers may be larger than any float
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def _is_color(value) -> bool:

@@ -4,6 +4,8 @@ from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 from detectron2.modeling import META_ARCH_REGISTRY
 
+from rfpn.data.files import first_few
+
 # what Detectron2's architectures give; one that is derived from none of them is taken to give all
 _OUTPUTS = {
     "FCOS": {"instances"},
@@ -98,8 +100,20 @@ def check_class_counts(dataset_name: str, cfg: CfgNode) -> None:
         if node and names and cfg.MODEL[node].NUM_CLASSES != len(names):
             raise ValueError(
                 f"MODEL.{node}.NUM_CLASSES is {cfg.MODEL[node].NUM_CLASSES}, but '{dataset_name}' needs {len(names)}, "
-                f"one for each of its {field}: {', '.join(map(str, names[:3]))}{', ...' if len(names) > 3 else ''}"
+                f"one for each of its {field}: {first_few(names, 3)}"
             )
+
+
+def check_ignore_value(dataset_name: str, cfg: CfgNode) -> None:
+    """A model that is trained on label maps takes the value for void that a set's maps have.
+
+    Raises:
+        ValueError: naming the key whose value is another.
+    """
+    label = MetadataCatalog.get(dataset_name).get("ignore_label")
+    value = cfg.MODEL.SEM_SEG_HEAD.IGNORE_VALUE
+    if _counting_node(cfg.MODEL.META_ARCHITECTURE, "stuff_classes") and label not in (None, value):
+        raise ValueError(f"MODEL.SEM_SEG_HEAD.IGNORE_VALUE is {value}, but void is {label} in the label maps of '{dataset_name}'")
 
 
 def predicted_things(cfg: CfgNode) -> tuple[int, str]:

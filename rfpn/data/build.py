@@ -6,7 +6,14 @@ from detectron2.data.samplers import InferenceSampler
 from detectron2.utils import comm
 from torch.utils.data import DataLoader
 
-from rfpn.data.architectures import check_class_counts, check_scored_metadata, descends, predicted_things, scored_outputs
+from rfpn.data.architectures import (
+    check_class_counts,
+    check_ignore_value,
+    check_scored_metadata,
+    descends,
+    predicted_things,
+    scored_outputs,
+)
 from rfpn.data.batches import build_positioned_loader
 from rfpn.data.check import (
     check_categories,
@@ -15,6 +22,7 @@ from rfpn.data.check import (
     check_registered,
     check_same_classes,
     check_scored_instances,
+    check_up_to_date,
 )
 from rfpn.data.mapper import PanopticMapper
 from rfpn.data.packing import PackedLoader
@@ -41,6 +49,7 @@ def check_datasets(cfg: CfgNode) -> None:
         raise ValueError("DATASETS.TRAIN names no data set")
     for name in cfg.DATASETS.TRAIN:
         _check_dataset(cfg, name, needs_panoptic=name in cfg.DATASETS.TEST)
+        check_ignore_value(name, cfg)
     for name in cfg.DATASETS.TEST:
         _check_evaluated(cfg, name)
         scored_outputs(name, cfg.MODEL.META_ARCHITECTURE)
@@ -109,6 +118,7 @@ def _check_dataset(cfg: CfgNode, name: str, needs_panoptic: bool) -> None:
     if kind == "pathfinder":
         return
     check_files(name)
+    check_up_to_date(name)
     if kind == "coco_panoptic_seg" or descends(cfg.MODEL.META_ARCHITECTURE, "PanopticFPN"):
         check_metadata(name, needs_panoptic=needs_panoptic)
         check_class_counts(name, cfg)
@@ -125,6 +135,8 @@ def _check_evaluated(cfg: CfgNode, name: str) -> list:
     if kind in ("coco", "coco_panoptic_seg", "sem_seg"):
         check_scored_metadata(name)
         scored = scored_outputs(name, cfg.MODEL.META_ARCHITECTURE)
+    # classes of panoptic ones are counted by now
+    if kind in ("coco", "sem_seg"):
         check_class_counts(name, cfg)
     if "instances" in scored:
         check_scored_instances(name, records, masks=cfg.MODEL.MASK_ON)

@@ -8,7 +8,8 @@ from detectron2.data import DatasetCatalog, MetadataCatalog
 
 from rfpn.data.annotations import is_box, is_number, is_polygon, read_panoptic_json, split_categories
 from rfpn.data.architectures import is_pathfinder
-from rfpn.data.files import read_json
+from rfpn.data.files import first_few, read_json
+from rfpn.data.stamps import made_from
 
 PREPARE_COMMAND = "`python datasets/prepare_coco_panoptic.py --root <folder> --splits <split>`"
 
@@ -130,15 +131,21 @@ def check_categories(dataset_name: str) -> dict:
     path = metadata.panoptic_json
     content = read_panoptic_json(path)
     split = split_categories(content["categories"], path)
-    for kind, categories in (("thing", split.things), ("stuff", split.stuff)):
+    for kind in ("thing", "stuff"):
         key = f"{kind}_dataset_id_to_contiguous_id"
         # 0 is no category: it stands for "things" in Detectron2's own COCO metadata
-        known, listed = set(getattr(metadata, key)) - {0}, {c["id"] for c in categories}
-        if known != listed:
+        known, listed = {i: to for i, to in getattr(metadata, key).items() if i != 0}, getattr(split, f"{kind}_ids")()
+        if known.keys() != listed.keys():
             raise ValueError(
-                f"dataset '{dataset_name}': {key} has the category ids {_some(known - listed)} that the {kind} "
-                f"categories of {path} lack, and lacks {_some(listed - known)}"
+                f"dataset '{dataset_name}': {key} has the category ids {_some(known.keys() - listed)} that the {kind} "
+                f"categories of {path} lack, and lacks {_some(listed.keys() - known)}"
             )
+        for category, number in listed.items():
+            if known[category] != number:
+                raise ValueError(
+                    f"dataset '{dataset_name}': {key} numbers the category {category} {known[category]}, not {number}: "
+                    f"numbers follow the ids of {path} in ascending order" + (", from 1" if kind == "stuff" else "")
+                )
     return content
 
 
@@ -159,9 +166,22 @@ def check_same_classes(dataset_names: tuple) -> None:
 
 
 def _some(ids: set) -> str:
-    """The first five ids, for messages."""
-    shown = sorted(ids, key=str)[:5]
-    return (", ".join(map(str, shown)) or "none") + (", ..." if len(ids) > len(shown) else "")
+    return first_few(sorted(ids, key=str)) or "none"
+
+
+def check_up_to_date(dataset_name: str) -> None:
+    """Checks that the label maps of a set were made of its panoptic JSON as it is now, where a stamp beside them tells.
+
+    Raises:
+        ValueError: they were made of another, or not all of them. OSError: the JSON cannot be read.
+    """
+    metadata = MetadataCatalog.get(dataset_name)
+    maps, path = metadata.get("sem_seg_root"), metadata.get("panoptic_json")
+    # those that are made at use are renewed then
+    if maps and path and not metadata.get("made_on_use") and made_from(maps, path) is False:
+        raise ValueError(
+            f"{maps} is out of date: made from another {path}, or not finished; make it anew with {PREPARE_COMMAND}"
+        )
 
 
 def check_files(dataset_name: str) -> None:

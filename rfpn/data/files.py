@@ -1,4 +1,4 @@
-"""Where data sets lie, and files that are either whole or not there."""
+"""Where data sets lie, files that are either whole or not there, and what messages say of many."""
 
 import contextlib
 import csv
@@ -7,7 +7,7 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, Sequence
 
 
 def datasets_root() -> str:
@@ -89,7 +89,10 @@ def read_json(path: str) -> dict:
     """
     try:
         with open(path, encoding="utf-8") as file:
-            content = json.load(file, parse_constant=_refuse_constant)
+            text = file.read()
+        if text.startswith("\ufeff"):
+            raise ValueError("save it as UTF-8 without a byte order mark")
+        content = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not a JSON file ({error})") from error
     if not isinstance(content, dict):
@@ -99,3 +102,9 @@ def read_json(path: str) -> dict:
 
 def _refuse_constant(name: str):
     raise ValueError(f"{name} is no JSON number")
+
+
+def first_few(values: Sequence, most: int = 5) -> str:
+    """The first ``most`` of some values, with commas between, and how many more there are; empty if there are none."""
+    shown = ", ".join(map(str, values[:most]))
+    return shown + (f" and {len(values) - most} more" if len(values) > most else "")

@@ -15,15 +15,17 @@ from detectron2.data.datasets.coco import load_coco_json
 from rfpn.data.annotations import (
     IGNORE_LABEL,
     Categories,
+    differing_image,
     read_instances_json,
     read_panoptic_json,
     split_categories,
 )
 from rfpn.data.catalog import register_once
-from rfpn.data.check import PREPARE_COMMAND, check_files
-from rfpn.data.files import locked, read_json, write_json
+from rfpn.data.check import PREPARE_COMMAND, check_files, check_up_to_date
+from rfpn.data.files import locked, read_json
 from rfpn.data.records import check_pictures
 from rfpn.data.semantic import Split, prepare_split, split_of_folder, unannotated
+from rfpn.data.stamps import made_from
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +152,7 @@ def load_panoptic(name: str, split: Split, *, derive: bool) -> list:
 
     Raises:
         FileNotFoundError: a folder, or pictures listed in ``images``, are missing; names them.
-        ValueError: the JSONs are wrong or don't fit each other.
+        ValueError: the JSONs are wrong or don't fit each other, or the label maps are of a former one.
     """
     check_files(name)
     content = read_panoptic_json(split.panoptic_json)
@@ -166,7 +168,9 @@ def load_panoptic(name: str, split: Split, *, derive: bool) -> list:
         logger.warning(f"{split.panoptic_json}: {words}; models give one, so that PQ stays below 100: join them")
     if derive:
         _derive(split)
-    instances = _load_instances(name, split, categories, {a["image_id"] for a in content["annotations"]})
+    else:
+        check_up_to_date(name)
+    instances = _load_instances(name, split, categories, content)
     images = {image["id"]: image for image in content["images"]}
     records = [
         _record(images[a["image_id"]], a, instances.get(a["image_id"], []), split, categories)
@@ -208,7 +212,7 @@ def _record(image: dict, annotation: dict, instances: list, split: Split, catego
     }
 
 
-def _load_instances(name: str, split: Split, categories: Categories, annotated: set) -> dict:
+def _load_instances(name: str, split: Split, categories: Categories, panoptic: dict) -> dict:
     """Image id -> its instances in Detectron2's form; a warning where the JSON lacks images that are annotated."""
     content = read_instances_json(split.instances_json)
     things = {c["id"]: c["name"] for c in categories.things}
@@ -216,7 +220,9 @@ def _load_instances(name: str, split: Split, categories: Categories, annotated: 
         raise ValueError(
             f"{split.instances_json}: its categories are not the thing categories of {split.panoptic_json}"
         )
-    left_out = annotated - {image["id"] for image in content["images"]}
+    if wrong := differing_image(content, panoptic):
+        raise ValueError(f"{split.instances_json}: {wrong} of {split.panoptic_json}; is it another split's?")
+    left_out = {a["image_id"] for a in panoptic["annotations"]} - {image["id"] for image in content["images"]}
     if left_out:
         logger.warning(
             f"{split.instances_json}: {len(left_out)} annotated images of {split.panoptic_json} are not among its images, "
@@ -243,12 +249,9 @@ def _check_categories(name: str, categories: Categories, split: Split) -> None:
 def _derive(split: Split) -> None:
     """Makes label maps and instances JSON once; they are made anew when the panoptic JSON has changed."""
     derived_dir = os.path.dirname(split.instances_json)
-    stamp_file = os.path.join(derived_dir, "source.json")
-    status = os.stat(split.panoptic_json)
-    stamp = {"json": os.path.abspath(split.panoptic_json), "bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
 
     def made() -> bool:
-        return os.path.isfile(split.instances_json) and os.path.isfile(stamp_file) and read_json(stamp_file) == stamp
+        return os.path.isfile(split.instances_json) and bool(made_from(split.sem_seg_root, split.panoptic_json))
 
     # a shared folder may be read-only
     if made():
@@ -258,13 +261,10 @@ def _derive(split: Split) -> None:
     except OSError as error:
         words = f"{error.strerror}; set RFPN_DERIVED_DIR to a folder that can be written to"
         raise OSError(error.errno, words, derived_dir) from None
-    with locked(stamp_file):  # processes of one run come here together
+    with locked(split.instances_json):  # processes of one run come here together
         if made():
             return
         logger.info(f"Making label maps and instances of {split.panoptic_json} in {derived_dir} ...")
-        if os.path.isfile(split.instances_json):
-            os.remove(split.instances_json)
         problems, _ = prepare_split(split, check_images=False)
         if problems:
             raise ValueError(f"{len(problems)} bad files, the first: {problems[0]}. List all with {PREPARE_COMMAND}")
-        write_json(stamp_file, stamp)

@@ -4,6 +4,7 @@
 import numpy as np
 from PIL import Image
 
+from rfpn.data.files import first_few
 from rfpn.data.images import load_image
 
 MAX_ID = 2**24 - 1
@@ -87,14 +88,8 @@ def index_segments(ids: np.ndarray, segments_info: list) -> tuple:
     index = order[position]
     unlisted = keys[index] != ids
     if unlisted.any():
-        raise ValueError(f"pixels carry ids that are not listed: {_some(np.unique(ids[unlisted]))}")
+        raise ValueError(f"pixels carry ids that are not listed: {first_few(np.unique(ids[unlisted]))}")
     areas = np.bincount(index.ravel(), minlength=len(keys))[1:]
     if (areas == 0).any():
-        raise ValueError(f"listed ids have no pixel: {_some(listed[areas == 0])}")
+        raise ValueError(f"listed ids have no pixel: {first_few(listed[areas == 0])}")
     return index, areas
-
-
-def _some(values) -> str:
-    """The first five values, for error messages."""
-    shown = ", ".join(str(int(v)) for v in values[:5])
-    return shown + (f" and {len(values) - 5} more" if len(values) > 5 else "")

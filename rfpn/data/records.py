@@ -8,6 +8,7 @@ from detectron2.data import DatasetCatalog, MetadataCatalog
 
 from rfpn.data.annotations import is_polygon, read_instances_json, read_panoptic_json
 from rfpn.data.check import PREPARE_COMMAND
+from rfpn.data.files import first_few
 from rfpn.data.images import upright_size
 from rfpn.data.rle import fits
 
@@ -53,10 +54,7 @@ def check_pictures(records: list) -> None:
             if file not in listings[folder]:
                 missing.append(f"image {record.get('image_id', number)}: {path}")
     if missing:
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        raise FileNotFoundError(
-            f"missing files: {'; '.join(missing[:5])}{more}. Check the set with {PREPARE_COMMAND}"
-        )
+        raise FileNotFoundError(f"missing files: {first_few(missing)}. Check the set with {PREPARE_COMMAND}")
 
 
 def check_picture_sizes(records: list) -> None:

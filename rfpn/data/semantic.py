@@ -12,7 +12,15 @@ import numpy as np
 import pycocotools.mask as mask_util
 from PIL import Image
 
-from rfpn.data.annotations import IGNORE_LABEL, Categories, read_instances_json, read_panoptic_json, split_categories
+from rfpn.data import stamps
+from rfpn.data.annotations import (
+    IGNORE_LABEL,
+    Categories,
+    differing_image,
+    read_instances_json,
+    read_panoptic_json,
+    split_categories,
+)
 from rfpn.data.files import whole_file, write_json
 from rfpn.data.images import read_image, read_label_map
 from rfpn.data.panoptic_png import index_segments, read_panoptic_png
@@ -126,8 +134,8 @@ def prepare_split(split: Split, *, workers: int = 1, check_images: bool = True, 
     """Makes the label maps of ``split`` and its instances JSON, and checks every file.
 
     May be interrupted and run again: correct files are kept, wrong ones made anew; an instances JSON that came from
-    elsewhere stays, and must have the panoptic JSON's things for categories. The instances JSON is written last, and
-    only when no problem was found, so that a new one means that the split is complete.
+    elsewhere stays, and must have the panoptic JSON's things for categories, and its pictures. The instances JSON and the
+    stamp (:mod:`rfpn.data.stamps`) are written last, and only when no problem was found.
 
     Args:
         workers: processes. check_images: also check the pictures, and that each has an annotation.
@@ -137,12 +145,15 @@ def prepare_split(split: Split, *, workers: int = 1, check_images: bool = True, 
         problems: one line for each missing, unreadable or inconsistent file; written: number of label maps made.
 
     Raises:
-        FileNotFoundError, ValueError: the panoptic JSON itself is missing or wrong.
+        FileNotFoundError, ValueError: the panoptic JSON itself is missing or wrong, or the label maps are another set's.
     """
+    # before it is read: it may be changed meanwhile
+    stamp = stamps.stamp_of(split.sem_seg_root, split.panoptic_json)
     content = read_panoptic_json(split.panoptic_json)
     categories = split_categories(content["categories"], split.panoptic_json)
     if not content["annotations"]:
         return [f"{split.panoptic_json}: no annotated images"], 0
+    stamps.begin(split.sem_seg_root, stamp)
     images = {image["id"]: image for image in content["images"]}
     pairs = [(images[a["image_id"]], a) for a in content["annotations"]]
     job = partial(prepare_picture, split=split, categories=categories, check_images=check_images)
@@ -160,9 +171,11 @@ def prepare_split(split: Split, *, workers: int = 1, check_images: bool = True, 
         problems.append(str(error))
     else:
         if found is not None and found.get("info") != _INFO:
-            problems += _foreign_instances(found, categories, split)
+            problems += _foreign_instances(found, content, categories, split)
         elif not problems:
             _write_instances_json(split.instances_json, found, content, categories, results)
+    if not problems:
+        stamps.finish(split.sem_seg_root, stamp)
     return problems, sum(result.written for result in results)
 
 
@@ -185,15 +198,15 @@ def _write_label_map(path: str, labels: np.ndarray) -> bool:
     return True
 
 
-def _foreign_instances(found: dict, categories: Categories, split: Split) -> list:
+def _foreign_instances(found: dict, content: dict, categories: Categories, split: Split) -> list:
     """What is wrong with an instances JSON from elsewhere, in at most one line."""
     things = {c["id"]: c["name"] for c in categories.things}
-    if things == {c["id"]: c["name"] for c in found["categories"]}:
-        return []
-    return [
-        f"{split.instances_json}: its categories are not the thing categories of {split.panoptic_json}; mend one of them, or "
-        "remove the former and run again, which makes it anew"
-    ]
+    if things != {c["id"]: c["name"] for c in found["categories"]}:
+        wrong = f"its categories are not the thing categories of {split.panoptic_json}"
+    elif wrong := differing_image(found, content):
+        wrong += f" of {split.panoptic_json}"
+    remedy = "mend one of them, or remove the former and run again, which makes it anew"
+    return [f"{split.instances_json}: {wrong}; {remedy}"] if wrong else []
 
 
 def _write_instances_json(path: str, found: dict | None, content: dict, categories: Categories, results: list) -> None:

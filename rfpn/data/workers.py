@@ -16,6 +16,13 @@ def worker_pool(workers: int, start_method: str | None = None) -> ProcessPoolExe
     return ProcessPoolExecutor(workers, mp_context=context, initializer=_start)
 
 
+def refuse_unguarded() -> None:
+    """Raise RuntimeError in a worker that runs its program from the top: it would wait for a lock that the program holds."""
+    # as multiprocessing tells it, which refuses to start workers then
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise RuntimeError("a program that starts workers must do its work below `if __name__ == '__main__':`")
+
+
 def _start() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

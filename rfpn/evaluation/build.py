@@ -42,7 +42,7 @@ def build_evaluator(cfg: CfgNode, dataset_name: str, output_folder: str | None =
         evaluators.append(SemanticEvaluator(dataset_name, folder))
     if "instances" in outputs:
         tasks = ("bbox", "segm") if cfg.MODEL.MASK_ON and "masks" in outputs else ("bbox",)
-        evaluators.append(InstanceEvaluator(dataset_name, tasks, folder))
+        evaluators.append(InstanceEvaluator(dataset_name, tasks, folder, cfg.TEST.DETECTIONS_PER_IMAGE))
     if "panoptic_seg" in outputs:
         workers, flags = cfg.TEST.PQ_WORKERS, ("texture_conflict",)
         evaluators.append(PanopticEvaluator(dataset_name, folder, workers=workers, flags=flags))

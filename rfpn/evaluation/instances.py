@@ -3,20 +3,29 @@
 import contextlib
 import io
 import itertools
+import os
 
+from detectron2.data import MetadataCatalog
 from detectron2.evaluation import COCOEvaluator
 from detectron2.utils import comm
+
+# detections of an image that COCO's AP counts, at least
+_COCO_DETECTIONS = 100
 
 
 class InstanceEvaluator(COCOEvaluator):
     """Detectron2's COCO evaluator for any subset of a JSON's images, any annotation ids, and without areas or crowd flags."""
 
-    def __init__(self, dataset_name: str, tasks: tuple, output_dir: str):
+    def __init__(self, dataset_name: str, tasks: tuple, output_dir: str, detections: int = _COCO_DETECTIONS):
         """
         Args:
             tasks: of "bbox", "segm". output_dir: for predictions.
+            detections: those of an image that count, the surest first; 100 where it is less, as in COCO's AP.
         """
-        super().__init__(dataset_name, tasks, distributed=True, output_dir=output_dir)
+        if not hasattr(MetadataCatalog.get(dataset_name), "json_file"):
+            _forget_converted(dataset_name, output_dir)
+        most = detections if detections > _COCO_DETECTIONS else None
+        super().__init__(dataset_name, tasks, distributed=True, output_dir=output_dir, max_dets_per_image=most)
         # pycocotools takes a match with id 0 for none, and wants numbers
         for number, annotation in enumerate(self._coco_api.dataset.get("annotations", []), 1):
             annotation["id"] = number
@@ -31,3 +40,11 @@ class InstanceEvaluator(COCOEvaluator):
             seen = comm.all_gather([prediction["image_id"] for prediction in self._predictions])
             img_ids = sorted(set(itertools.chain(*seen)))
         return super().evaluate(img_ids)
+
+
+def _forget_converted(dataset_name: str, output_dir: str) -> None:
+    """Removes the JSON that Detectron2 writes of records without one: of an earlier run, it may be of other records."""
+    if comm.is_main_process():
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(output_dir, f"{dataset_name}_coco_format.json"))
+    comm.synchronize()

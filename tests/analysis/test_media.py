@@ -32,6 +32,19 @@ def test_files_folders_and_globs_each_once(folder):
     assert names(files) == ["b.jpg", "[1].png", "a.PNG", "film.mp4", "c.png"] and not problems
 
 
+def test_hidden_files_are_taken_by_name_alone(folder):
+    (folder / "._a.png").touch()
+    assert names(find_media([str(folder), str(folder / "*.png")])[0]) == ["[1].png", "a.PNG", "b.jpg", "film.mp4"]
+    assert names(find_media([str(folder / "._a.png")])[0]) == ["._a.png"]
+
+
+def test_a_quoted_home_folder_is_found(folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder))
+    for words in (["~/b.jpg"], ["~/*.jpg"], ["~"]):
+        files, problems = find_media(words)
+        assert str(folder / "b.jpg") in files and not problems
+
+
 def test_words_that_stand_for_nothing_are_named(folder):
     (folder / "empty").mkdir()
     files, problems = find_media([str(folder / "none.jpg"), str(folder / "empty"), str(folder / "b.jpg"), "no*.png"])

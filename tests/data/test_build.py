@@ -8,6 +8,7 @@ from detectron2.data.datasets.coco_panoptic import register_coco_panoptic, regis
 from PIL import Image
 
 from rfpn.config import get_cfg
+from rfpn.data import build
 from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
 from rfpn.data.panoptic import register_panoptic_folder
 from rfpn.data.semantic import prepare_split, split_of_folder
@@ -165,6 +166,7 @@ def test_A3_class_counts_of_any_loader(root):
         ([0, 1, 2], ["things", "sky", "road"], "must be a list, and its id map a dict"),
         ({40: 1, 90: 2}, 3, "must be a list, and its id map a dict"),
         ({40: 1, 91: 2}, ["things", "sky", "road"], "has the category ids 91 .* lacks 90"),
+        ({40: 2, 90: 1}, ["things", "road", "sky"], "numbers the category 40 2, not 1: .* ascending order, from 1"),
         ({40: 1, 90: 2, 7: 0}, ["things", "sky", "road"], "has the category ids 7"),
     ],
 )
@@ -173,6 +175,32 @@ def test_B9_hand_made_stuff_map_that_does_not_fit(root, stuff_map, classes, mess
     name = register_theirs(root, stuff_classes=classes, stuff_dataset_id_to_contiguous_id=stuff_map)
     with pytest.raises(ValueError, match=message):
         check_datasets(config("tiny", name))
+
+
+def test_the_value_of_void_is_that_of_the_label_maps(root):
+    register_panoptic_folder("tiny", str(root), "train")
+    cfg = config()
+    cfg.MODEL.SEM_SEG_HEAD.IGNORE_VALUE = 254
+    with pytest.raises(ValueError, match="MODEL.SEM_SEG_HEAD.IGNORE_VALUE is 254, but void is 255 in the label maps of 'tiny'"):
+        check_datasets(cfg)
+    cfg.MODEL.META_ARCHITECTURE = "GeneralizedRCNN"
+    check_datasets(cfg)
+
+
+def test_classes_are_counted_once(root, monkeypatch):
+    register_panoptic_folder("tiny", str(root), "train")
+    counted = []
+    monkeypatch.setattr(build, "check_class_counts", lambda name, cfg: counted.append(name))
+    build_test_loader(config(), "tiny")
+    assert counted == ["tiny"]
+
+
+def test_label_maps_of_a_former_json_are_found_with_any_loader(root):
+    stuff = {"stuff_classes": ["things", "sky", "road"], "stuff_dataset_id_to_contiguous_id": STUFF}
+    name = register_theirs(root, **stuff)
+    edit_json(root / "annotations/panoptic_train.json", lambda content: content.update(info={}))
+    with pytest.raises(ValueError, match="panoptic_stuff_train is out of date"):
+        check_datasets(config(name, name))
 
 
 def test_B9_training_and_evaluation_number_classes_alike(root, tmp_path):

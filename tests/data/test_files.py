@@ -1,9 +1,10 @@
 import errno
 import json
 
+import numpy as np
 import pytest
 
-from rfpn.data.files import datasets_root, whole_file, write_json
+from rfpn.data.files import datasets_root, first_few, read_json, whole_file, write_json
 
 
 def test_file_is_there_at_the_end(tmp_path):
@@ -40,6 +41,27 @@ def test_json_is_written_whole_into_a_folder_that_it_makes(tmp_path):
     with pytest.raises(TypeError):
         write_json(path, {"a": 1, "b": {1}})
     assert [file.name for file in path.parent.iterdir()] == ["a.json"] and path.read_text() == whole
+
+
+def test_a_byte_order_mark_is_named(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text("{}", encoding="utf-8-sig")
+    with pytest.raises(ValueError, match=r"a.json: not a JSON file \(save it as UTF-8 without a byte order mark\)$"):
+        read_json(str(path))
+
+
+@pytest.mark.parametrize(
+    "values, most, words",
+    [
+        ([], 5, ""),
+        ([1, 2], 5, "1, 2"),
+        (range(5), 5, "0, 1, 2, 3, 4"),
+        ([*"abcd"], 3, "a, b, c and 1 more"),
+        (np.arange(9), 1, "0 and 8 more"),
+    ],
+)
+def test_the_first_few_of_many(values, most, words):
+    assert first_few(values, most) == words
 
 
 @pytest.mark.parametrize("value, root", [(None, "datasets"), ("/sets", "/sets"), ("~/sets", "/home/me/sets")])

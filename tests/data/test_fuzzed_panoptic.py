@@ -207,6 +207,7 @@ def test_no_undamaged_set_is_refused(whole):
         (lambda c: c["annotations"][0]["segments_info"][0].update(iscrowd="no"), "'iscrowd' must be 0 or 1"),
         (lambda c: c["annotations"][1].update(image_id=1), "annotation of image 1 occurs twice"),
         (lambda c: c["annotations"][1].update(image_id=5), "image 5, which 'images' does not list"),
+        (lambda c: c["images"][1].update(file_name="photo1.png"), "image file_name photo1.png occurs twice"),
         (lambda c: c["images"][1].update(id="two"), "all integers or all strings"),
         (lambda c: c["images"][1].update(height=0), "'height' must be an integer"),
         (lambda c: c["categories"][1].update(id=90), "category id 90 occurs twice"),

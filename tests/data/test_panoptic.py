@@ -103,24 +103,27 @@ def test_A4_unreadable_panoptic_png_stops_derivation(tmp_path):
         DatasetCatalog.get("tiny")
 
 
-def test_derived_files_leave_the_set_alone_and_follow_the_json(tmp_path):
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"file_name": "elsewhere/photo2.jpg"}, "image 2 is photo2.jpg of 64x48 pixels, not the photo2.png of 64x48 pixels of"),
+        ({"height": 47}, "image 2 is photo2.png of 64x47 pixels, not the photo2.png of 64x48"),
+    ],
+)
+def test_instances_of_other_pictures_are_refused(tmp_path, change, words):
+    """The ids of two splits may be the same."""
     root = write_set(tmp_path / "set", mixed_layouts())
-    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    paths = split_of_folder(str(root), "train")
+    prepare_split(paths)
     register_panoptic_folder("tiny", str(root), "train")
-    first = DatasetCatalog.get("tiny")[0]["sem_seg_file_name"]
-    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
-    assert first.startswith(str(tmp_path / "derived"))
-    labels = read_label_map(first)
-    assert labels[0, 0] == 1 and labels[35, 60] == 2 and labels[15, 10] == 0 and labels[47, 0] == 255
-    edit_json(root / "annotations/panoptic_train.json", _swap_stuff)
-    DatasetCatalog.get("tiny")
-    assert read_label_map(first)[0, 0] == 2
-
-
-def _swap_stuff(content):
-    for annotation in content["annotations"]:
-        for segment in annotation["segments_info"]:
-            segment["category_id"] = {40: 90, 90: 40}.get(segment["category_id"], segment["category_id"])
+    path = root / "annotations/instances_train.json"
+    edit_json(path, lambda c: (c.pop("info"), c["images"][0].update(file_name="elsewhere/photo1.png")))
+    assert prepare_split(paths) == ([], 0) and len(DatasetCatalog.get("tiny")) == 2
+    edit_json(path, lambda content: content["images"][1].update(change))
+    with pytest.raises(ValueError, match=f"instances_train.json: {words}"):
+        DatasetCatalog.get("tiny")
+    (problem,), _ = prepare_split(paths)
+    assert problem.startswith(f"{path}: {words}") and "remove the former" in problem
 
 
 @pytest.mark.parametrize("kept", [0, 1])
@@ -257,14 +260,6 @@ def test_A8_instances_that_lack_annotated_images_are_told_of(tmp_path, caplog):
     assert "1 annotated images" in caplog.text and "one of them 2" in caplog.text
 
 
-def test_derived_files_may_be_read_only_once_they_are_there(tmp_path, monkeypatch):
-    register_panoptic_folder("tiny", str(write_set(tmp_path / "set", mixed_layouts())), "train")
-    first = DatasetCatalog.get("tiny")
-    monkeypatch.setattr("rfpn.data.panoptic.locked", lambda path: pytest.fail("locked"))
-    monkeypatch.setattr("rfpn.data.panoptic.os.makedirs", lambda *_, **__: pytest.fail("made"))
-    assert DatasetCatalog.get("tiny") == first
-
-
 def test_a_cache_that_cannot_be_made_names_the_variable(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "file"))
@@ -278,6 +273,7 @@ def test_images_without_annotation_are_left_out_with_a_warning(tmp_path, caplog,
     root = write_set(tmp_path / "set", mixed_layouts())
     if prepared:
         prepare_split(split_of_folder(str(root), "train"))
+        (root / "panoptic_stuff_train/source.json").unlink()
     edit_json(root / "annotations/panoptic_train.json", lambda content: content["annotations"].pop(0))
     register_panoptic_folder("tiny", str(root), "train")
     assert [record["image_id"] for record in DatasetCatalog.get("tiny")] == [2]

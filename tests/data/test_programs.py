@@ -123,6 +123,15 @@ def test_default_folders_are_where_sets_are_registered(monkeypatch, tmp_path):
     assert pathfinder.output == tmp_path / "sets" / "pathfinder"
 
 
+@pytest.mark.parametrize("name", JOBS)
+def test_help_takes_any_folder(monkeypatch, capsys, name):
+    monkeypatch.setenv("DETECTRON2_DATASETS", "/sets/100%d")
+    monkeypatch.setattr("sys.argv", [name, "--help"])
+    with pytest.raises(SystemExit) as end:
+        load(name).main()
+    assert end.value.code == 0 and "/sets/100%d" in capsys.readouterr().out
+
+
 KILLED = """
 import time
 from rfpn.data.workers import worker_pool

@@ -150,6 +150,16 @@ def test_what_is_no_polygon_is_named(tmp_path, polygon):
         read_instances_json(str(path))
 
 
+@pytest.mark.parametrize("change", [{"bbox": [10**400, 0, 1, 1]}, {"area": -(10**400)}])
+def test_numbers_beyond_all_floats_are_named(tmp_path, change):
+    root = write_set(tmp_path / "set", mixed_layouts())
+    prepare_split(split_of_folder(str(root), "train"))
+    path = root / "annotations/instances_train.json"
+    edit_json(path, lambda content: content["annotations"][0].update(change))
+    with pytest.raises(ValueError, match=f"annotation 1: '{next(iter(change))}' must be .*finite number"):
+        read_instances_json(str(path))
+
+
 @pytest.mark.parametrize("polygon, passes", [((1, 1, 5, 1, 5, 5), True), (np.ones(6), True), (np.ones((3, 2)), False)])
 def test_polygons_of_other_loaders_may_be_arrays(polygon, passes):
     records = [{"image_id": 1, "file_name": "a.png", "height": 9, "width": 9, "annotations": [{"segmentation": [polygon]}]}]

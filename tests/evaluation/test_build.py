@@ -97,6 +97,14 @@ def test_masks_are_scored_where_the_model_has_them(cfg, tmp_path, monkeypatch):
     assert build_evaluator(cfg, name)._evaluators[0]._tasks == ("bbox",)
 
 
+@pytest.mark.parametrize("configured, counted", [(30, 100), (100, 100), (400, 400)])
+def test_as_many_detections_count_as_the_model_gives(cfg, tmp_path, monkeypatch, configured, counted):
+    monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))
+    name = registered(tmp_path / f"detections_{configured}", CATEGORIES, mixed_layouts())
+    cfg.TEST.DETECTIONS_PER_IMAGE = configured
+    assert build_evaluator(cfg, name)._evaluators[1]._max_dets_per_image == [1, 10, counted]
+
+
 def test_proposals_are_scored(cfg, tmp_path, monkeypatch):
     monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))
     name = registered(tmp_path / "proposals", CATEGORIES, mixed_layouts())

@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
-from detectron2.data import DatasetCatalog
-from detectron2.structures import BitMasks, Boxes, Instances
+from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.structures import BitMasks, Boxes, BoxMode, Instances
 from pycocotools import mask as rle
 
 from rfpn.data.panoptic import register_panoptic
@@ -14,9 +14,9 @@ from rfpn.evaluation.instances import InstanceEvaluator
 from tests.data.tiny_panoptic import edit_json, mixed_layouts, write_set
 
 
-def perfect_scores(name, folder) -> dict:
+def perfect_scores(name, folder, *detections) -> dict:
     """Of the ground truth as its own prediction."""
-    evaluator = InstanceEvaluator(name, ("bbox", "segm"), str(folder))
+    evaluator = InstanceEvaluator(name, ("bbox", "segm"), str(folder), *detections)
     evaluator.reset()
     for record in DatasetCatalog.get(name):
         found = Instances((record["height"], record["width"]))
@@ -65,6 +65,8 @@ def test_perfect_predictions_score_100(tmp_path, case, instances, panoptic):
     root = write_set(tmp_path / "set", mixed_layouts() * 2)
     paths = split_of_folder(str(root), "train")
     prepare_split(paths)
+    # the panoptic JSON may then be another, as that of another program's maps
+    (root / "panoptic_stuff_train/source.json").unlink()
     for path, change in ((root / "annotations/instances_train.json", instances), (root / "annotations/panoptic_train.json", panoptic)):
         if change:
             edit_json(path, change)
@@ -73,3 +75,29 @@ def test_perfect_predictions_score_100(tmp_path, case, instances, panoptic):
     register_panoptic(name, **paths._asdict())
     scores = perfect_scores(name, tmp_path / "out")
     assert scores["bbox"]["AP"] == pytest.approx(100) and scores["segm"]["AP"] == pytest.approx(100)
+
+
+def test_all_detections_of_an_image_count(tmp_path):
+    """COCO counts 100, which is few for nuclei."""
+    layout = [(7, (x, y, x + 3, y + 3), 0) for x in range(0, 64, 4) for y in range(0, 48, 4)]
+    paths = split_of_folder(str(write_set(tmp_path / "set", [layout])), "train")
+    prepare_split(paths)
+    register_panoptic("instances_many", **paths._asdict())
+    scores = {most: perfect_scores("instances_many", tmp_path / "out", *most) for most in ((), (30,), (400,))}
+    for task in ("bbox", "segm"):
+        assert scores[()][task]["AP"] == scores[30,][task]["AP"] < 60
+        assert scores[400,][task].keys() == scores[()][task].keys()
+        assert [scores[400,][task][key] for key in ("AP", "AP50", "AP75", "APs")] == pytest.approx([100] * 4)
+
+
+def test_records_without_a_json_are_those_of_now(tmp_path):
+    """Detectron2 takes what an earlier run converted."""
+    mask = rle.encode(torch.ones(48, 64, dtype=torch.uint8).numpy().copy("F"))
+    truth = {"bbox": [0.0, 0.0, 64.0, 48.0], "bbox_mode": BoxMode.XYWH_ABS, "category_id": 0, "segmentation": mask}
+    record = {"file_name": "a.png", "image_id": 1, "height": 48, "width": 64, "annotations": [truth]}
+    DatasetCatalog.register("instances_records", lambda: [record])
+    MetadataCatalog.get("instances_records").set(evaluator_type="coco", thing_classes=["dog"])
+    former = {"images": [{"id": 1}], "annotations": [], "categories": [{"id": 0}]}
+    (tmp_path / "instances_records_coco_format.json").write_text(json.dumps(former))
+    (tmp_path / "instances_records_coco_format.json.lock").touch()
+    assert perfect_scores("instances_records", tmp_path)["bbox"]["AP"] == pytest.approx(100)

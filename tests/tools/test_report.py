@@ -83,6 +83,16 @@ def test_a_folder_without_a_run_gives_one_line(tmp_path, capsys):
     assert end.value.code == 2 and "no run, has neither" in capsys.readouterr().err
 
 
+def test_steps_of_a_feedforward_model_give_one_line(scenes, tmp_path, capsys):
+    feedforward = ["MODEL.ROI_MASK_HEAD.NAME", "MaskRCNNConvUpsampleHead", "MODEL.ROI_MASK_HEAD.NORM", ""]
+    write_run(tmp_path / "run", SCENES, *EVERYTHING, *feedforward, "DATASETS.TEST", "('tiny_scenes',)", metrics=METRICS)
+    with pytest.raises(SystemExit) as end:
+        run(tmp_path / "run", "--steps", "1,2", "--samples", "1")
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    assert end.value.code == 2 and "--steps needs a recurrent model" in line
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
 def test_a_page_that_cannot_be_written_is_told_of_before_any_sample(pages, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(report, "sample_run", lambda *_: pytest.fail("a model is loaded"))
     (tmp_path / "file").touch()

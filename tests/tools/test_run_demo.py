@@ -31,7 +31,8 @@ def trained(monkeypatch, tmp_path):
                 train()
 
         # the slash that a shell completes a folder's name with
-        monkeypatch.setattr(run_demo, "setup", lambda args: SimpleNamespace(OUTPUT_DIR=f"{tmp_path}/run/"))
+        cfg = SimpleNamespace(OUTPUT_DIR=f"{tmp_path}/run/", DATASETS=SimpleNamespace(TEST=("scored",)))
+        monkeypatch.setattr(run_demo, "setup", lambda args: cfg)
         monkeypatch.setattr(run_demo, "Trainer", Trainer)
         monkeypatch.setattr(run_demo, "make_scenes", lambda: None)
         monkeypatch.setattr(run_pathfinder_demo, "make_images", lambda: None)
@@ -57,6 +58,18 @@ def test_what_stops_training_ends_in_one_line(trained, capsys, demo, error, stat
         demo.main(Namespace(resume=False))
     (line,) = capsys.readouterr().err.splitlines()
     assert end.value.code == status and words in line
+
+
+@pytest.mark.parametrize("demo", DEMOS)
+@pytest.mark.parametrize("names", [(), ("one", "two")])
+def test_one_set_is_scored(trained, monkeypatch, capsys, demo, names):
+    trained(lambda: pytest.fail("trained"))
+    cfg = SimpleNamespace(OUTPUT_DIR="run", DATASETS=SimpleNamespace(TEST=names))
+    monkeypatch.setattr(run_demo, "setup", lambda args: cfg)
+    with pytest.raises(SystemExit) as end:
+        demo.main(Namespace(resume=False))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert end.value.code == 2 and line == f"error: DATASETS.TEST must name one data set, which is scored, got {names}"
 
 
 def test_scores_are_written_before_anything_is_drawn(trained, tmp_path, capsys):

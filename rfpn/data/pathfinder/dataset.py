@@ -13,10 +13,10 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from rfpn.data.files import read_json, whole_file, write_json
+from rfpn.data.files import locked, read_json, whole_file, write_json
 from rfpn.data.pathfinder.generator import generate_sample
 from rfpn.data.pathfinder.settings import SPLITS, PathfinderSettings
-from rfpn.data.workers import worker_pool
+from rfpn.data.workers import refuse_unguarded, worker_pool
 
 SAMPLES_PER_FOLDER = 1000
 SAMPLES_PER_TASK = 50
@@ -42,7 +42,8 @@ def write_split(
 ) -> int:
     """Writes samples 0 to ``num - 1`` of a split, but for those that are there already; empty files are not.
 
-    The files are the same for any number of workers. Nothing is written where the first sample cannot be drawn.
+    The files are the same for any number of workers. Nothing is written where the first sample cannot be drawn. Where another
+    program writes the same split, it waits for it.
 
     Returns:
         How many samples it wrote: 0 for a finished split.
@@ -67,14 +68,20 @@ def write_split(
         return 0
     if missing:
         _draw(settings, split, seed, missing[0])
-    for index in range(0, num, SAMPLES_PER_FOLDER):
-        for path in sample_paths(folder, index):
-            path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(folder / UNFINISHED, manifest, indent=2)
-    with tqdm(total=num, initial=num - len(missing), unit="sample", disable=not progress, desc=split) as bar:
-        for done in _write_samples(partial(_write_task, folder, settings, split, seed), missing, workers):
-            bar.update(done)
-    os.replace(folder / UNFINISHED, folder / MANIFEST)
+    refuse_unguarded()
+    folder.mkdir(parents=True, exist_ok=True)
+    # another program may be at it
+    with locked(folder):
+        _check_folder(folder, manifest)
+        missing = _missing(folder, num)
+        for index in range(0, num, SAMPLES_PER_FOLDER):
+            for path in sample_paths(folder, index):
+                path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(folder / UNFINISHED, manifest, indent=2)
+        with tqdm(total=num, initial=num - len(missing), unit="sample", disable=not progress, desc=split) as bar:
+            for done in _write_samples(partial(_write_task, folder, settings, split, seed), missing, workers):
+                bar.update(done)
+        os.replace(folder / UNFINISHED, folder / MANIFEST)
     return len(missing)
 
 

@@ -116,11 +116,13 @@ def _completion_order(paths) -> tuple:
 
 
 def _is_there(final, info: dict) -> bool:
-    if os.path.isfile(final.panoptic_json) and read_json(final.panoptic_json).get("info") == info:
-        return True
     present = [path for path in _completion_order(final) if os.path.exists(path)]
+    whole = present == list(_completion_order(final)) and all(os.listdir(path) for path in present if os.path.isdir(path))
+    if whole and read_json(final.panoptic_json).get("info") == info:
+        return True
     if present:
-        raise FileExistsError(f"{', '.join(present)}: there already, made with other options; delete them first")
+        words = "there already, made with other options, or not finished; delete them first"
+        raise FileExistsError(f"{', '.join(present)}: {words}")
     return False
 
 

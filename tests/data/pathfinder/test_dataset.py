@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -140,6 +141,34 @@ def test_F4_other_parameters_in_the_same_folder_are_refused(tmp_path, change, na
     with pytest.raises(FileExistsError, match=named):
         write(tmp_path, **change)
     assert hashes(tmp_path) == before
+
+
+def test_two_programs_at_once_mix_no_samples(tmp_path, monkeypatch):
+    """The other one begins between the look at the folder and the first sample."""
+    original = dataset.locked
+
+    def locked_late(path):
+        monkeypatch.setattr(dataset, "locked", original)
+        write(tmp_path, seed=1)
+        return original(path)
+
+    monkeypatch.setattr(dataset, "locked", locked_late)
+    with pytest.raises(FileExistsError, match="seed 1, not 0"):
+        write(tmp_path)
+    manifest = json.loads((split_folder(tmp_path, 6, "train") / "manifest.json").read_text())
+    assert manifest["seed"] == 1 and write(tmp_path, seed=1) == 0
+
+
+def test_one_program_writes_at_a_time(tmp_path, monkeypatch):
+    original, folder = dataset.write_sample, split_folder(tmp_path, 6, "train")
+
+    def write_locked(*args):
+        with open(f"{folder}.lock") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        original(*args)
+
+    monkeypatch.setattr(dataset, "write_sample", write_locked)
+    assert write(tmp_path, num=2) == 2
 
 
 def test_samples_of_unknown_origin_are_refused(tmp_path):

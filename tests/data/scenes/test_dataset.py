@@ -1,5 +1,6 @@
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,17 @@ def test_same_set_is_kept_and_another_is_refused(tmp_path):
     with pytest.raises(FileExistsError, match="other options"):
         write_scenes(str(tmp_path), "train", 2, options=SMALL, seed=1)
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+@pytest.mark.parametrize("folder", ["train", "panoptic_train", "panoptic_stuff_train"])
+def test_a_set_without_its_pictures_is_not_there(tmp_path, folder, emptied):
+    write_scenes(str(tmp_path), "train", 2, options=SMALL)
+    shutil.rmtree(tmp_path / folder)
+    if emptied:
+        (tmp_path / folder).mkdir()
+    with pytest.raises(FileExistsError, match="there already, made with other options, or not finished; delete them first"):
+        write_scenes(str(tmp_path), "train", 2, options=SMALL)
 
 
 def test_interrupted_run_leaves_nothing_in_place(tmp_path):

@@ -1,0 +1,152 @@
+"""Label maps are those of the panoptic JSON as it is, and of no other set."""
+
+import errno
+import os
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from detectron2.data import DatasetCatalog
+
+from rfpn.data.images import read_label_map
+from rfpn.data.panoptic import register_panoptic_folder
+from rfpn.data.semantic import prepare_split, split_of_folder
+from rfpn.data.stamps import made_from
+from tests.data.tiny_panoptic import edit_json, mixed_layouts, write_set
+
+pytestmark = pytest.mark.usefixtures("catalogs")
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Three pictures and their paths."""
+    root = write_set(tmp_path / "set", mixed_layouts() + mixed_layouts()[:1])
+    return root, split_of_folder(str(root), "train")
+
+
+def _swap_stuff(content):
+    for annotation in content["annotations"]:
+        for segment in annotation["segments_info"]:
+            segment["category_id"] = {40: 90, 90: 40}.get(segment["category_id"], segment["category_id"])
+
+
+def test_derived_files_leave_the_set_alone_and_follow_the_json(tmp_path):
+    root = write_set(tmp_path / "set", mixed_layouts())
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    register_panoptic_folder("tiny", str(root), "train")
+    first = DatasetCatalog.get("tiny")[0]["sem_seg_file_name"]
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
+    assert first.startswith(str(tmp_path / "derived"))
+    labels = read_label_map(first)
+    assert labels[0, 0] == 1 and labels[35, 60] == 2 and labels[15, 10] == 0 and labels[47, 0] == 255
+    edit_json(root / "annotations/panoptic_train.json", _swap_stuff)
+    DatasetCatalog.get("tiny")
+    assert read_label_map(first)[0, 0] == 2
+
+
+def test_derived_files_follow_the_content_of_the_json_not_its_date(tmp_path, monkeypatch):
+    root = write_set(tmp_path / "set", mixed_layouts())
+    path = root / "annotations/panoptic_train.json"
+    register_panoptic_folder("tiny", str(root), "train")
+    first, status = DatasetCatalog.get("tiny")[0]["sem_seg_file_name"], path.stat()
+    with monkeypatch.context() as patch:
+        patch.setattr("rfpn.data.panoptic.prepare_split", lambda *_, **__: pytest.fail("made anew"))
+        os.utime(path, ns=(0, 0))
+        DatasetCatalog.get("tiny")
+    edit_json(path, _swap_stuff)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_size == status.st_size
+    DatasetCatalog.get("tiny")
+    assert read_label_map(first)[0, 0] == 2
+
+
+def test_derived_files_may_be_read_only_once_they_are_there(tmp_path, monkeypatch):
+    register_panoptic_folder("tiny", str(write_set(tmp_path / "set", mixed_layouts())), "train")
+    first = DatasetCatalog.get("tiny")
+    monkeypatch.setattr("rfpn.data.panoptic.locked", lambda path: pytest.fail("locked"))
+    monkeypatch.setattr("rfpn.data.panoptic.os.makedirs", lambda *_, **__: pytest.fail("made"))
+    assert DatasetCatalog.get("tiny") == first
+
+
+def test_label_maps_of_a_former_json_are_refused(tmp_path):
+    root = write_set(tmp_path / "set", mixed_layouts())
+    paths = split_of_folder(str(root), "train")
+    prepare_split(paths)
+    register_panoptic_folder("tiny", str(root), "train")
+    assert len(DatasetCatalog.get("tiny")) == 2
+    edit_json(root / "annotations/panoptic_train.json", _swap_stuff)
+    words = "panoptic_stuff_train is out of date: made from another .*json.*prepare_coco_panoptic"
+    with pytest.raises(ValueError, match=words):
+        DatasetCatalog.get("tiny")
+    assert prepare_split(paths) == ([], 2)
+    assert len(DatasetCatalog.get("tiny")) == 2
+
+
+def test_label_maps_without_a_stamp_are_taken(tmp_path):
+    """As an earlier version or Detectron2's own program left them."""
+    root = write_set(tmp_path / "set", mixed_layouts())
+    prepare_split(split_of_folder(str(root), "train"))
+    (root / "panoptic_stuff_train/source.json").unlink()
+    edit_json(root / "annotations/panoptic_train.json", lambda content: content.update(info={}))
+    register_panoptic_folder("tiny", str(root), "train")
+    assert len(DatasetCatalog.get("tiny")) == 2
+
+
+def test_two_sets_share_no_folder_of_label_maps(tree, tmp_path):
+    root, derived = tree[0], str(tmp_path / "derived")
+    assert prepare_split(split_of_folder(str(root), "train", derived)) == ([], 3)
+    other = split_of_folder(str(write_set(tmp_path / "other", mixed_layouts()[1:])), "train", derived)
+    before = {path: path.read_bytes() for path in (tmp_path / "derived").rglob("*.*")}
+    words = "derived/panoptic_stuff_train holds the label maps of .*set/annotations/panoptic_train.json;"
+    with pytest.raises(ValueError, match=words):
+        prepare_split(other)
+    assert {path: path.read_bytes() for path in (tmp_path / "derived").rglob("*.*")} == before
+    # nobody's any more
+    (root / "annotations/panoptic_train.json").unlink()
+    assert prepare_split(other) == ([], 1)
+
+
+def test_a_copy_of_a_set_is_a_set_of_its_own(tree, tmp_path):
+    root, paths = tree
+    prepare_split(paths)
+    shutil.copytree(root, tmp_path / "copy")
+    path = tmp_path / "copy/annotations/panoptic_train.json"
+    edit_json(path, lambda content: content["annotations"][0]["segments_info"][0].update(category_id=90))
+    assert prepare_split(split_of_folder(str(tmp_path / "copy"), "train")) == ([], 1)
+    assert made_from(paths.sem_seg_root, paths.panoptic_json)
+
+
+def test_label_maps_count_as_out_of_date_until_all_are_made(tree):
+    root, paths = tree
+    prepare_split(paths)
+    path = root / "annotations/panoptic_train.json"
+    former = path.read_text()
+    edit_json(path, lambda content: content["annotations"][0]["segments_info"][0].update(category_id=90))
+    assert made_from(paths.sem_seg_root, str(path)) is False
+
+    def stop(results):
+        next(results)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare_split(paths, progress=stop)
+    path.write_text(former)
+    assert made_from(paths.sem_seg_root, str(path)) is False
+    assert prepare_split(paths) == ([], 1) and made_from(paths.sem_seg_root, str(path))
+
+
+def test_a_whole_set_may_be_checked_where_it_cannot_be_written_to(tree, monkeypatch):
+    prepare_split(tree[1])
+    stamp = Path(tree[1].sem_seg_root) / "source.json"
+    stamp.unlink()
+    full = OSError(errno.ENOSPC, "full")
+    for error, expected in ((PermissionError(errno.EACCES, "no"), nullcontext()), (full, pytest.raises(OSError))):
+
+        def refuse(*args, error=error):
+            raise error
+
+        monkeypatch.setattr("rfpn.data.stamps.write_json", refuse)
+        with expected:
+            assert prepare_split(tree[1]) == ([], 0)
+    assert not stamp.exists()
