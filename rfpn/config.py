@@ -5,9 +5,7 @@ from detectron2.config import CfgNode as CN
 
 
 def get_cfg() -> CN:
-    """Detectron2's defaults plus this project's keys, with models, data sets and evaluators registered."""
-    import rfpn.data.builtin  # noqa: F401  registers data sets
-    import rfpn.modeling  # noqa: F401  registers models
+    """Detectron2's defaults plus this project's keys, with its models and data sets registered."""
     from detectron2.config import get_cfg as detectron2_cfg
 
     cfg = detectron2_cfg()
@@ -16,7 +14,13 @@ def get_cfg() -> CN:
 
 
 def add_rfpn_config(cfg: CN) -> None:
-    """Add this project's keys to a Detectron2 config. Each key carries its meaning and unit."""
+    """Add this project's keys to a Detectron2 config, and register its models and data sets, which they are of.
+
+    Each key carries its meaning and unit.
+    """
+    import rfpn.data.builtin  # noqa: F401  registers data sets
+    import rfpn.modeling  # noqa: F401  registers models
+
     _add_recurrent(cfg)
     _add_pathfinder(cfg)
     _add_training(cfg)

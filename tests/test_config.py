@@ -1,5 +1,7 @@
 """Every shipped configuration loads in the one get_cfg, names registered data sets, and builds."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,3 +41,26 @@ def test_D7_a_misspelt_key_is_named():
 
 def test_leaves_of_nested_mappings():
     assert flatten({"A": {"B": {"C": 1}, "D": []}, "E": {}}) == {"A.B.C": 1, "A.D": [], "E": {}}
+
+
+DETECTRON2_SCRIPT = """
+import sys
+from detectron2.config import get_cfg
+from detectron2.data import DatasetCatalog
+from detectron2.modeling import build_model
+from rfpn.config import add_rfpn_config
+
+cfg = get_cfg()
+add_rfpn_config(cfg)
+cfg.merge_from_file(sys.argv[1])
+cfg.MODEL.DEVICE = "cpu"
+assert type(build_model(cfg).roi_heads.mask_head).__name__ == "HGRUMaskHead"
+assert "pathfinder_14_train" in DatasetCatalog
+"""
+
+
+def test_somebody_elses_script_needs_the_keys_alone():
+    config = CONFIGS / "COCO-PanopticSegmentation" / "rfpn_R_50_1x.yaml"
+    command = [sys.executable, "-W", "ignore", "-c", DETECTRON2_SCRIPT, str(config)]
+    done = subprocess.run(command, cwd=CONFIGS.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -142,7 +142,7 @@ def _model_runs(path: str, arguments: argparse.Namespace):
 
     def infer():
         step.model.eval()
-        with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=step.amp_dtype is not None):
+        with torch.no_grad(), torch.autocast(device, step.amp_dtype, enabled=step.amp_dtype is not None):
             return [step.model(image) for image in images]
 
     return train, infer
@@ -224,13 +224,16 @@ def _batches(cfg, count: int) -> list:
 
 def _train_step(cfg, batches: list):
     """Training steps of a new model on the same batches over and over, with the same weights every time."""
+    from rfpn.engine.freeze import train_only
     from rfpn.engine.step import TrainStep
     from rfpn.engine.trainer import Trainer
 
     torch.manual_seed(0)
     model = Trainer.build_model(cfg)
-    amp = cfg.SOLVER.AMP.DTYPE if cfg.SOLVER.AMP.ENABLED else None
-    return TrainStep(model.train(), itertools.cycle(batches), Trainer.build_optimizer(cfg, model), amp_dtype=amp)
+    if cfg.SOLVER.TRAIN_ONLY:
+        train_only(model, cfg.SOLVER.TRAIN_ONLY)
+    options = {"amp_dtype": cfg.SOLVER.AMP.DTYPE if cfg.SOLVER.AMP.ENABLED else None, "accumulate": cfg.SOLVER.ACCUMULATE}
+    return TrainStep(model.train(), itertools.cycle(batches), Trainer.build_optimizer(cfg, model), **options)
 
 
 def _print_row(row: Row | MemoryRow | None, job: str) -> None:
@@ -267,7 +270,8 @@ def _work(arguments: argparse.Namespace) -> str:
     if arguments.world == "mask_head":
         return f"mask-head hGRU, {arguments.rois} RoIs, 256×14×14, {arguments.precision}"
     solver = _config(arguments.configs[0], arguments).SOLVER
-    return f"whole models, batch {solver.IMS_PER_BATCH}, {solver.AMP.DTYPE if solver.AMP.ENABLED else 'float32'}"
+    accumulated = f" × {solver.ACCUMULATE}" if solver.ACCUMULATE > 1 else ""
+    return f"whole models, batch {solver.IMS_PER_BATCH}{accumulated}, {solver.AMP.DTYPE if solver.AMP.ENABLED else 'float32'}"
 
 
 def _write(path: Path, heading: dict, rows: list) -> None:

@@ -21,6 +21,7 @@ import torch
 from arguments import output_file, positive, read_log
 from rfpn.analysis.report.run import Series
 from rfpn.data.files import write_json
+from rfpn.engine.setup import load_cfg
 
 LAUNCHER = Path(__file__).with_name("train_net.py")
 
@@ -66,7 +67,8 @@ def row(arguments: argparse.Namespace, processes: int) -> dict:
     """Number of processes, milliseconds of an iteration, those of them spent on waiting for data, images a second."""
     log, first = train(arguments, processes), arguments.iterations // 3
     seconds, wait = (statistics.median(v for i, v in zip(*log[key]) if i >= first) for key in ("time", "data_time"))
-    speed = processes * arguments.images / seconds
+    batches = load_cfg(arguments.config_file, arguments.opts).SOLVER.ACCUMULATE
+    speed = processes * arguments.images * batches / seconds
     return {"processes": processes, "milliseconds": 1e3 * seconds, "data": 1e3 * wait, "images_per_second": speed}
 
 

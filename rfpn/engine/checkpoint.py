@@ -24,7 +24,8 @@ _RELEASED = "its names are those of the paper's released code, which tools/conve
 class Checkpointer(DetectionCheckpointer):
     """Detectron2's checkpointer with atomic writes, safe reads and a summary of what was matched.
 
-    ``incompatible`` holds the missing, unexpected and misshapen keys of the last load; ``foreign`` says that nothing of it fitted.
+    ``incompatible`` holds the missing, unexpected and misshapen keys of the last load; ``foreign`` says that nothing of it
+    fitted.
     """
 
     incompatible = None
@@ -59,6 +60,10 @@ class Checkpointer(DetectionCheckpointer):
             file.write(final)
         _flush(tag + _PARTIAL)
         os.replace(tag + _PARTIAL, tag)
+
+    def remove_tag(self) -> None:
+        """Let ``last_checkpoint`` name none any more; the checkpoints stay."""
+        Path(self.save_dir, "last_checkpoint").unlink(missing_ok=True)
 
     def remove_partial(self) -> None:
         """Remove what a write that was cut short has left in the folder."""
@@ -162,8 +167,8 @@ def check_complete(checkpointer: Checkpointer, allow_missing: bool) -> None:
     surplus = _surplus(checkpointer.model, checkpointer.incompatible[1]) if checkpointer.incompatible else []
     if surplus and not allow_missing:
         raise ValueError(
-            f"{_count('unexpected', surplus)} in parts of this model: MODEL.WEIGHTS is of another one, larger or of another form "
-            "(MODEL.RESNETS.DEPTH, MODEL.RECURRENT.FORM); set MODEL.ALLOW_MISSING_WEIGHTS True to evaluate it all the same"
+            f"{_count('unexpected', surplus)} in parts of this model: MODEL.WEIGHTS is of another one, larger or of another "
+            "form (MODEL.RESNETS.DEPTH, MODEL.RECURRENT.FORM); set MODEL.ALLOW_MISSING_WEIGHTS True to evaluate it all the same"
         )
 
 
@@ -216,8 +221,9 @@ def cut_log(path: str, iteration: int, scores: bool = True) -> None:
             try:
                 record = json.loads(line)
                 # a finished run's last scores bear the number of the iteration that would have followed
-                goes_on = record["iteration"] < iteration + (scores and "total_loss" not in record)
-            except (ValueError, KeyError, TypeError):
+                of_a_step = not record.keys().isdisjoint(("total_loss", "skipped_steps"))
+                goes_on = record["iteration"] < iteration + (scores and not of_a_step)
+            except (AttributeError, ValueError, KeyError, TypeError):
                 break
             if not line.endswith(b"\n"):
                 break

@@ -6,6 +6,7 @@ import os
 import torch
 from detectron2.engine import HookBase, hooks
 from detectron2.utils.events import get_event_storage
+from fvcore.nn import precise_bn
 
 from rfpn.layers import RecurrentLayer
 
@@ -59,7 +60,30 @@ class PreciseBN(hooks.PreciseBN):
         """Estimate the running statistics of batch norms from ``TEST.PRECISE_BN.NUM_ITER`` batches."""
         self._data_loader.batch_sampler.seek(self.trainer.seed, 0)
         self._data_iter = None
-        super().update_stats()
+        estimator, precise_bn._PopulationVarianceEstimator = precise_bn._PopulationVarianceEstimator, _Estimator
+        try:
+            super().update_stats()
+        finally:
+            precise_bn._PopulationVarianceEstimator = estimator
+
+
+class _Estimator(precise_bn._PopulationVarianceEstimator):
+    """fvcore's, but without what divides by 0: batches that hold nothing for a norm, such as the mask head's without a RoI."""
+
+    def __init__(self, mean: torch.Tensor, variance: torch.Tensor):
+        super().__init__(mean, variance)
+        # what a norm keeps that sees no other batch
+        self.pop_mean, self._variance = mean.clone(), variance.clone()
+
+    def update(self, mean: torch.Tensor, variance: torch.Tensor, size: int) -> None:
+        if size:
+            if not self.tot:
+                self.pop_mean.zero_()
+            super().update(mean, variance, size)
+
+    @property
+    def pop_var(self) -> torch.Tensor:
+        return super().pop_var if self.tot else self._variance
 
 
 def process_statistics() -> dict[str, float]:

@@ -1,5 +1,6 @@
 """One entry for every way a job is started: Detectron2's arguments, torchrun or SLURM."""
 
+import logging
 import multiprocessing
 import os
 import subprocess
@@ -13,6 +14,8 @@ import torch.distributed as dist
 from detectron2.engine import launch as spawn
 from detectron2.utils import comm
 from torch.multiprocessing import ProcessExitedException
+
+from rfpn.engine.setup import load_cfg
 
 TIMEOUT = timedelta(minutes=10)
 # Seconds for gloo's threads to let go of the last tensors, for which they need Python: with torch 2.6, one that asks for
@@ -37,12 +40,12 @@ def launch(main: Callable, args) -> None:
     """Run ``main(args)`` in every process of the job.
 
     Under torchrun or ``srun`` with several tasks this process is one of them; otherwise ``--num-gpus``,
-    ``--num-machines``, ``--machine-rank`` and ``--dist-url`` decide. Processes without a GPU talk through gloo. Where a
-    process ends with an exit code (it has said why), this one ends with the same.
+    ``--num-machines``, ``--machine-rank`` and ``--dist-url`` decide. Processes without a GPU, or with MODEL.DEVICE cpu,
+    talk through gloo. Where a process ends with an exit code (it has said why), this one ends with the same.
     """
     place = find_place(os.environ)
     if place is not None:
-        _join(place)
+        _join(place, args)
         try:
             main(args)
         except BaseException:
@@ -68,10 +71,17 @@ def _spawned(main: Callable, args, start_method: str) -> None:
 
 
 def check_gpus(args) -> None:
-    """Raise ValueError when the arguments, or torchrun or SLURM, ask for more GPUs than this machine has, or for no place."""
+    """Raise ValueError when the arguments, or torchrun or SLURM, ask for more GPUs than this machine has, or for no place.
+
+    Processes with MODEL.DEVICE cpu may be more where torchrun or SLURM started them.
+    """
     gpus, place = torch.cuda.device_count(), find_place(os.environ)
     if place is not None:
-        if torch.cuda.is_available() and place.local_rank >= gpus:
+        if place.rank == 0 and (args.num_gpus, args.num_machines) != (1, 1):
+            logging.getLogger("rfpn").warning(
+                "--num-gpus and --num-machines do nothing: torchrun or srun has started the %d processes", place.world_size
+            )
+        if place.local_rank >= gpus and _on_gpus(args):
             started = f"{place.local_size} processes were started on this machine"
             raise ValueError(f"{started}, but it has {gpus} GPUs: start one for each")
         return
@@ -81,7 +91,8 @@ def check_gpus(args) -> None:
             f"{args.num_machines}, counted from 0"
         )
     if args.num_machines > 1 and args.num_gpus == 0:
-        raise ValueError("--num-machines is for GPUs, of which --num-gpus 0 asks for none; for CPU processes use torchrun --nnodes")
+        remedy = "for CPU processes use torchrun --nnodes"
+        raise ValueError(f"--num-machines is for GPUs, of which --num-gpus 0 asks for none; {remedy}")
     if args.num_gpus * args.num_machines > 1 and args.num_gpus > gpus:
         raise ValueError(
             f"--num-gpus {args.num_gpus} but this machine has {gpus}; for CPU processes use torchrun --nproc-per-node"
@@ -92,12 +103,17 @@ def find_place(environment) -> Place | None:
     """This process's place from torchrun's or srun's variables, or None where neither started it.
 
     Raises:
-        ValueError: srun started unequal numbers of processes on the machines.
+        ValueError: srun started unequal numbers of processes on the machines, or the number on this one is not told.
     """
     if {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"} <= environment.keys():
-        world_size = int(environment["WORLD_SIZE"])
+        rank, world_size, local_rank = (int(environment[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        if rank != local_rank and "LOCAL_WORLD_SIZE" not in environment:
+            raise ValueError(
+                f"RANK {rank} is not LOCAL_RANK {local_rank}, so there are several machines: set LOCAL_WORLD_SIZE to the "
+                "number of processes on each"
+            )
         local_size = int(environment.get("LOCAL_WORLD_SIZE", world_size))
-        return Place(int(environment["RANK"]), world_size, int(environment["LOCAL_RANK"]), local_size, "env://")
+        return Place(rank, world_size, local_rank, local_size, "env://")
     # those of the step: a batch script without srun has the job's, but is one process
     if int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1 and "SLURM_PROCID" in environment:
         port = 20000 + int(environment.get("SLURM_JOB_ID", 0)) % 20000
@@ -133,13 +149,17 @@ def _leave() -> None:
     dist.destroy_process_group()
 
 
-def _join(place: Place) -> None:
-    cuda = torch.cuda.is_available()
-    if cuda:
+def _on_gpus(args) -> bool:
+    return torch.cuda.is_available() and load_cfg(args.config_file, args.opts).MODEL.DEVICE != "cpu"
+
+
+def _join(place: Place, args) -> None:
+    gpus = _on_gpus(args)
+    if gpus:
         torch.cuda.set_device(place.local_rank)
-    dist.init_process_group(
-        "nccl" if cuda else "gloo", place.url, timeout=TIMEOUT, world_size=place.world_size, rank=place.rank
-    )
+    # not both at once ("cpu:gloo,cuda:nccl"): Detectron2 0.6 gathers objects through one of the two
+    backend = "nccl" if gpus else "gloo"
+    dist.init_process_group(backend, place.url, timeout=TIMEOUT, world_size=place.world_size, rank=place.rank)
     if hasattr(comm, "create_local_process_group"):
         comm.create_local_process_group(place.local_size)
         return

@@ -17,11 +17,9 @@ def build_optimizer(cfg: CfgNode, model: nn.Module) -> torch.optim.Optimizer:
     """``SOLVER.OPTIMIZER`` with Detectron2's parameter groups and gradient clipping, and with ``SOLVER.LR_FACTORS``.
 
     Raises:
-        ValueError: another name, or a factor of a module that the model does not have.
+        ValueError: a factor of a module that the model does not have.
     """
     solver = cfg.SOLVER
-    if solver.OPTIMIZER not in _CLASSES:
-        raise ValueError(f"SOLVER.OPTIMIZER must be one of {', '.join(OPTIMIZERS)}, got {solver.OPTIMIZER!r}")
     groups = get_default_optimizer_params(
         model,
         base_lr=solver.BASE_LR,

@@ -1,11 +1,14 @@
 """What the keys of a configuration may be, as far as nothing else sees to it."""
 
+import logging
 import math
 import sys
 from numbers import Real
 
 from detectron2.config import CfgNode
+from detectron2.evaluation import verify_results
 
+from rfpn.analysis.unrolling import has_recurrent_layer
 from rfpn.config import flatten, get_cfg
 from rfpn.data.architectures import descends, given_outputs
 from rfpn.engine.optimizer import OPTIMIZERS
@@ -114,6 +117,8 @@ def check_values(cfg: CfgNode) -> None:
             f"MODEL.SEM_SEG_HEAD.IGNORE_VALUE must be none of the MODEL.SEM_SEG_HEAD.NUM_CLASSES {head.NUM_CLASSES} classes, "
             f"such as 255, got {head.IGNORE_VALUE}"
         )
+    if cfg.MODEL.PROPOSAL_GENERATOR.NAME == "PrecomputedProposals":
+        raise ValueError("MODEL.PROPOSAL_GENERATOR.NAME must not be PrecomputedProposals, which serve none of the models here")
     channels = 1 if cfg.INPUT.FORMAT == "L" else 3
     for key in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD"):
         if len(values[key]) != channels:
@@ -176,6 +181,9 @@ def check_expected_results(cfg: CfgNode) -> None:
     tasks = tuple(task for task in TASKS if task != "pathfinder" and _NEEDED.get(task) in given)
     if descends(architecture, "PathfinderNet"):
         tasks = _PATHFINDER_TASKS
+    # other architectures may have a recurrent layer of their own
+    if descends(architecture, "PathfinderNet", "GeneralizedRCNN") and not has_recurrent_layer(cfg):
+        tasks = tuple(task for task in tasks if task != "convergence")
     for row in expected:
         if not (isinstance(row, (list, tuple)) and len(row) == 4 and isinstance(row[1], str)):
             raise ValueError(f"TEST.EXPECTED_RESULTS must be a list of [task, metric, score, tolerance], got {row!r} in it")
@@ -186,3 +194,22 @@ def check_expected_results(cfg: CfgNode) -> None:
         raise ValueError(
             f"TEST.EXPECTED_RESULTS is of one data set, but DATASETS.TEST is {cfg.DATASETS.TEST}; set the former to []"
         )
+
+
+def verify_expected_results(cfg: CfgNode, results: dict) -> None:
+    """Compare the scores of an evaluation with TEST.EXPECTED_RESULTS; SystemExit where they are others.
+
+    Raises:
+        ValueError: naming a task that the evaluation did not give.
+    """
+    for task, *_ in cfg.TEST.EXPECTED_RESULTS:
+        if task not in results:
+            given = ", ".join(results) or "none"
+            raise ValueError(f"TEST.EXPECTED_RESULTS has the task {task}, which the evaluation did not give; it gave {given}")
+    try:
+        verify_results(cfg, results)
+    except SystemExit:
+        logging.getLogger("rfpn").error(
+            "these are not the scores in TEST.EXPECTED_RESULTS; on another data set, or with another batch, set it to []"
+        )
+        raise

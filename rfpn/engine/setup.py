@@ -19,14 +19,12 @@ from detectron2.utils.logger import setup_logger
 from rfpn.config import get_cfg, read_settings, settings_of
 from rfpn.data.files import locked, whole_file
 from rfpn.engine.checkpoint import name_full_disk
+from rfpn.engine.resume import RESTORED
 from rfpn.engine.rules import check_expected_results, check_values
 
 # what shapes the weights that a run leaves, and what does not although it stands among it
 _LEARNT = ("MODEL.", "INPUT.", "DATASETS.TRAIN")
 _OF_A_MACHINE = ("MODEL.WEIGHTS", "MODEL.DEVICE", "MODEL.ALLOW_MISSING_WEIGHTS")
-# what the state of the optimizer in a checkpoint holds
-_RESTORED = ("BASE_LR", "BIAS_LR_FACTOR", "LR_FACTORS", "MOMENTUM", "NESTEROV")
-_RESTORED += ("WEIGHT_DECAY", "WEIGHT_DECAY_BIAS", "WEIGHT_DECAY_NORM")
 
 
 def setup(args) -> CfgNode:
@@ -68,7 +66,7 @@ def changed_keys(cfg: CfgNode) -> tuple[list[str], list[str]]:
     Nothing on processes other than the main one, and where there is no run to go on with.
 
     Returns:
-        What weights were trained with (model, input and training data); what the checkpoint's optimizer brings along.
+        What weights were trained with (model, input and training data); what the checkpoint brings along.
     """
     path = os.path.join(cfg.OUTPUT_DIR, "config.yaml")
     if not comm.is_main_process() or not all(map(os.path.isfile, (path, os.path.join(cfg.OUTPUT_DIR, "last_checkpoint")))):
@@ -79,7 +77,10 @@ def changed_keys(cfg: CfgNode) -> tuple[list[str], list[str]]:
         return [], []
     changes = {key: f"{key} {old[key]} -> {new[key]}" for key in new if key in old and old[key] != new[key]}
     learnt = [key for key in changes if key.startswith(_LEARNT) and "TEST" not in key and key not in _OF_A_MACHINE]
-    restored = [key for key in changes if key.startswith("SOLVER.") and key.removeprefix("SOLVER.") in _RESTORED]
+    restored = [key for key in RESTORED if key in changes]
+    # then the trainer sees to it that the rate in force is the same
+    if "SOLVER.REFERENCE_WORLD_SIZE" in changes and "SOLVER.BASE_LR" in restored:
+        restored.remove("SOLVER.BASE_LR")
     return [changes[key] for key in learnt], [changes[key] for key in restored]
 
 
@@ -141,7 +142,7 @@ def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
 
 
 def _check_repeated_keys(path: str) -> None:
-    """Raise ValueError where a key of a YAML file, or of those that it is based on, is written twice: the last would count alone."""
+    """Raise ValueError where a key of a YAML file, or of its bases, is written twice: the last would count alone."""
     with open(path, encoding="utf-8") as file:
         root = yaml.compose(file, Loader=yaml.SafeLoader)
     if root is None:
@@ -157,7 +158,8 @@ def _check_repeated_keys(path: str) -> None:
         for key, value in node.value:
             name = f"{section}{key.value}"
             if name in seen and key.value != "<<":
-                raise ValueError(f"--config-file {path}: {name} is written again in line {key.start_mark.line + 1}; join the two")
+                line = key.start_mark.line + 1
+                raise ValueError(f"--config-file {path}: {name} is written again in line {line}; join the two")
             seen.add(name)
             nodes.append((value, f"{name}."))
             if name == "_BASE_":
@@ -181,7 +183,8 @@ def _device(name: str) -> str:
             torch.empty(0, device=device)
     except (AssertionError, ImportError, NotImplementedError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"MODEL.DEVICE must be a device that works here, such as cuda or cpu, got {name!r}: {reason}") from None
+        wanted = "a device that works here, such as cuda or cpu"
+        raise ValueError(f"MODEL.DEVICE must be {wanted}, got {name!r}: {reason}") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         logging.getLogger("rfpn").warning("no GPU found: running on the CPU (MODEL.DEVICE cpu)")
         return "cpu"

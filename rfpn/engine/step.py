@@ -44,21 +44,12 @@ class TrainStep(SimpleTrainer):
             accumulate: batches for one optimizer step, ≥ 1. skip_nonfinite: bad steps to skip in the whole run.
             seed: what is random in the model follows from it, the iteration, the batch and the process; None leaves
                 the random state alone.
-
-        Raises:
-            ValueError: naming the key whose value cannot work.
         """
         # Detectron2 0.6 asks the loader right here, which would start its workers at the wrong position
         super().__init__(model, (), optimizer)
         self.data_loader = data_loader
         self._batches = None
         self._recurrent = [module for module in model.modules() if isinstance(module, RecurrentLayer)]
-        if amp_dtype is not None and amp_dtype not in DTYPES:
-            raise ValueError(f"SOLVER.AMP.DTYPE must be one of {', '.join(DTYPES)}, got {amp_dtype!r}")
-        if accumulate < 1:
-            raise ValueError(f"SOLVER.ACCUMULATE must be at least 1, got {accumulate}")
-        if skip_nonfinite < 0:
-            raise ValueError(f"SOLVER.SKIP_NONFINITE must be at least 0, got {skip_nonfinite}")
         self.amp_dtype = DTYPES[amp_dtype] if amp_dtype else None
         self.accumulate = accumulate
         self.skip_nonfinite = skip_nonfinite

@@ -1,5 +1,6 @@
 """Detectron2's training loop with this project's models, data and evaluators."""
 
+import inspect
 import logging
 import math
 import os
@@ -9,6 +10,7 @@ import torch
 from detectron2.config import CfgNode
 from detectron2.engine import DefaultTrainer, TrainerBase, hooks
 from detectron2.engine.defaults import create_ddp_model
+from detectron2.solver import LRMultiplier
 from detectron2.utils import comm
 
 from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
@@ -19,14 +21,13 @@ from rfpn.engine.freeze import train_only
 from rfpn.engine.hooks import PreciseBN, ProcessStatistics, RecurrentDiagnostics
 from rfpn.engine.image_hook import PredictionImages
 from rfpn.engine.optimizer import build_optimizer
-from rfpn.engine.rules import check_values
+from rfpn.engine.resume import has_shapes, record_in_force, same_kind, scaling_conflict, settings_in_force, trained_names
+from rfpn.engine.rules import check_values, verify_expected_results
 from rfpn.engine.step import TrainStep
 from rfpn.evaluation import build_evaluator
 from rfpn.layers import RecurrentLayer
 from rfpn.modeling.build import model_errors
 from rfpn.modeling.norms import check_norms
-
-_DECOUPLED = "decoupled_weight_decay"
 
 
 class Trainer(DefaultTrainer):
@@ -45,7 +46,7 @@ class Trainer(DefaultTrainer):
         """
         TrainerBase.__init__(self)
         _check_scaling(cfg)
-        self._record = cfg.dump()
+        self._written = cfg
         cfg = self.auto_scale_workers(cfg, comm.get_world_size())
         # periods and iterations may have become 0
         check_values(cfg)
@@ -59,10 +60,10 @@ class Trainer(DefaultTrainer):
         if cfg.SOLVER.TRAIN_ONLY:
             train_only(model, cfg.SOLVER.TRAIN_ONLY)
         optimizer = self.build_optimizer(cfg, model)
-        self._trained = _names(model, optimizer)
+        self._trained = trained_names(model, optimizer)
         self.seed = _seed(cfg)
         self.samples = 0
-        loader = self.build_train_loader(cfg, self.seed)
+        loader = _build_loader(self, cfg)
         devices = {} if cfg.MODEL.DEVICE.startswith("cuda") else {"device_ids": None}
         model = create_ddp_model(model, broadcast_buffers=False, **devices)
         self._trainer = TrainStep(
@@ -79,6 +80,7 @@ class Trainer(DefaultTrainer):
         self.start_iter = 0
         self.max_iter = cfg.SOLVER.MAX_ITER
         self.cfg = cfg
+        self._in_force = settings_in_force(cfg)
         self.register_hooks(self.build_hooks())
 
     def build_hooks(self) -> list:
@@ -92,8 +94,8 @@ class Trainer(DefaultTrainer):
         period = found[-1]._period
         if 0 < self.cfg.TEST.EVAL_PERIOD < period:
             logging.getLogger("rfpn").warning(
-                "metrics.json has a line for every %d iterations, which of the evaluations every TEST.EVAL_PERIOD %d iterations "
-                "holds the last; log.txt has them all", period, self.cfg.TEST.EVAL_PERIOD
+                "metrics.json has a line for every %d iterations, which of the evaluations every TEST.EVAL_PERIOD %d "
+                "iterations holds the last; log.txt has them all", period, self.cfg.TEST.EVAL_PERIOD
             )  # fmt: skip
         # evaluation leaves its own values in the layers
         return [RecurrentDiagnostics(period), *found[:-1], ProcessStatistics(period), PredictionImages(self.cfg), found[-1]]
@@ -101,7 +103,8 @@ class Trainer(DefaultTrainer):
     def resume_or_load(self, resume: bool = True) -> None:
         """Go on from the last checkpoint in ``OUTPUT_DIR``, or load ``MODEL.WEIGHTS`` alone and start anew.
 
-        Then ``config.yaml`` is written: one of a run that another launch fails to follow stays as it is.
+        Then ``config.yaml`` is written, with what stays the checkpoint's: one of a run that another launch fails to follow
+        stays as it is. A run that starts anew takes ``last_checkpoint`` away from the run before.
 
         Raises:
             OSError, ValueError: naming the file that is missing, damaged or refused, or is of another model.
@@ -111,7 +114,8 @@ class Trainer(DefaultTrainer):
         begun = self.checkpointer.has_checkpoint()
         if begun and not resume:
             logging.getLogger("rfpn").warning(
-                "OUTPUT_DIR %s holds a run: this one overwrites its checkpoints and adds to its log; --resume goes on with it",
+                "OUTPUT_DIR %s holds a run: this one overwrites its checkpoints, adds to its log, and is what --resume goes on "
+                "with from now on",
                 self.cfg.OUTPUT_DIR,
             )
         super().resume_or_load(resume)
@@ -125,8 +129,23 @@ class Trainer(DefaultTrainer):
             # a run that is finished is evaluated anew
             scores = self.start_iter < self.max_iter
             cut_log(os.path.join(self.cfg.OUTPUT_DIR, "metrics.json"), self.start_iter, scores)
+        elif begun:
+            # or a resume before the first checkpoint of this run would go on with that one
+            self.checkpointer.remove_tag()
         with whole_file(os.path.join(self.cfg.OUTPUT_DIR, "config.yaml")) as temporary:
-            temporary.write_text(self._record)
+            temporary.write_text(record_in_force(self._written, self.cfg, self._in_force).dump())
+
+    def train(self) -> dict | None:
+        """As Detectron2's: the last scores, on the main process where ``TEST.EXPECTED_RESULTS`` says what they should be.
+
+        Raises:
+            ValueError: it names a task that the evaluation did not give.
+        """
+        TrainerBase.train(self, self.start_iter, self.max_iter)
+        if not (self.cfg.TEST.EXPECTED_RESULTS and comm.is_main_process()):
+            return None
+        verify_expected_results(self.cfg, self._last_eval_results)
+        return self._last_eval_results
 
     def run_step(self) -> None:
         """One step; its samples are counted."""
@@ -151,6 +170,7 @@ class Trainer(DefaultTrainer):
             "samples": self.samples,
             "trained": self._trained,
             "scaled_to": self.cfg.SOLVER.REFERENCE_WORLD_SIZE,
+            "in_force": self._in_force,
         }
 
     def load_state_dict(self, state_dict: dict) -> None:
@@ -165,23 +185,26 @@ class Trainer(DefaultTrainer):
             self._refuse(f"it lacks the trainer's {', '.join(missing)}")
         optimizer, saved = self._trainer.optimizer, state_dict["_trainer"]["optimizer"]
         other = "its optimizer is another (SOLVER.OPTIMIZER, which parameters are trained, or those with a rate of their own)"
-        if not _same_kind(saved, optimizer.state_dict()):
+        if not same_kind(saved, optimizer.state_dict()):
             self._refuse(other)
         self._check_model()
-        if state_dict.get("trained", self._trained) != self._trained or not _has_shapes(saved, optimizer):
+        if state_dict.get("trained", self._trained) != self._trained or not has_shapes(saved, optimizer):
             self._refuse(other)
-        before, now = state_dict.get("scaled_to", 0), self.cfg.SOLVER.REFERENCE_WORLD_SIZE
-        if before and now and before != now:
-            self._refuse(
-                f"its batch size and schedule were scaled to {before} processes and would be to {now}; take {before} processes, "
-                "or set SOLVER.REFERENCE_WORLD_SIZE 0 and the values that its log names",
-                anew=False,
-            )
+        kept = state_dict.get("in_force", {})
+        conflict = scaling_conflict(state_dict.get("scaled_to", 0), self.cfg.SOLVER.REFERENCE_WORLD_SIZE, kept, self.cfg)
+        if conflict:
+            self._refuse(conflict, anew=False)
         for group, own in zip(saved["param_groups"], optimizer.param_groups):
             # what torch has added to it since
             group |= {name: value for name, value in own.items() if name not in group}
         super().load_state_dict(state_dict)
         self._trainer.load_state_dict(state_dict["_trainer"])
+        if isinstance(self.scheduler, LRMultiplier):
+            # those in the checkpoint are of the schedule before
+            for group, rate in zip(optimizer.param_groups, self.scheduler.get_lr()):
+                group["lr"] = rate
+        # {} remains {}: what an older version had in force is not known
+        self._in_force = kept and {**kept, "SOLVER.IMS_PER_BATCH": self.cfg.SOLVER.IMS_PER_BATCH}
         self.seed = self._trainer.seed = state_dict["seed"]
         self.data_loader.batch_sampler.seek(self.seed, state_dict["samples"])
         self.samples = self.data_loader.batch_sampler.samples
@@ -207,7 +230,11 @@ class Trainer(DefaultTrainer):
 
     @classmethod
     def build_train_loader(cls, cfg, seed: int | None = None):
-        """Loader with the mapper of the training sets' kind; ``seed`` None takes ``SEED``."""
+        """Loader with the mapper of the training sets' kind; ``seed`` None takes ``SEED``.
+
+        One of a subclass takes the same arguments, and its ``batch_sampler`` is one like
+        :class:`rfpn.data.batches.PositionedBatches`: ``seek(seed, samples)`` sends it to a position, ``samples`` is that.
+        """
         return build_train_loader(cfg, _seed(cfg) if seed is None else seed)
 
     @classmethod
@@ -239,32 +266,23 @@ def _check_scaling(cfg: CfgNode) -> None:
         )
 
 
-def _names(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
-    """Names of the parameters that are trained, in the optimizer's order."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _has_shapes(optimizer_state: dict, optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the moments in a state are shaped like an optimizer's parameters, which fused kernels do not check."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    moments = ((i, value) for i, values in optimizer_state["state"].items() for value in values.values())
-    return all(value.shape == parameters[i].shape for i, value in moments if torch.is_tensor(value) and value.dim())
-
-
-def _same_kind(saved: dict, state: dict) -> bool:
-    """Whether two states are of one kind of optimizer, with as many parameters in each group.
-
-    The kind shows in few settings: others come and go with versions of torch.
-    """
-    before, now = saved["param_groups"], state["param_groups"]
-    return len(before) == len(now) and all(
-        len(old["params"]) == len(new["params"])
-        and {"betas", "momentum"} & old.keys() == {"betas", "momentum"} & new.keys()
-        # of Adam and AdamW
-        and old.get(_DECOUPLED, new.get(_DECOUPLED)) == new.get(_DECOUPLED)
-        for old, new in zip(before, now)
-    )
+def _build_loader(trainer: Trainer, cfg: CfgNode):
+    """The training loader. Raises ValueError for a subclass's that no resumed run could send to its position."""
+    build, name = trainer.build_train_loader, f"{type(trainer).__name__}.build_train_loader"
+    try:
+        # Detectron2 gives no seed where it builds one for TEST.PRECISE_BN
+        for arguments in ((cfg,), (cfg, trainer.seed)):
+            inspect.signature(build).bind(*arguments)
+    except TypeError:
+        raise ValueError(f"{name} must take cfg and seed=None, from which the order of its samples is to follow") from None
+    loader = build(cfg, trainer.seed)
+    sampler = getattr(loader, "batch_sampler", None)
+    if not (hasattr(sampler, "seek") and hasattr(sampler, "samples")):
+        raise ValueError(
+            f"{name} must give a loader whose batch_sampler has seek(seed, samples) and samples, or no run could be resumed; "
+            "rfpn.data.batches.PositionedBatches is one"
+        )
+    return loader
 
 
 def _seed(cfg: CfgNode) -> int:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -278,8 +279,8 @@ def fail() -> None:
     raise RuntimeError("rank 1 fails on purpose")
 
 
-def main(names: list[str]) -> None:
-    for name in names:
+def main(args: SimpleNamespace) -> None:
+    for name in args.names:
         globals()[name]()
         comm.synchronize()
         if comm.is_main_process():
@@ -289,4 +290,4 @@ def main(names: list[str]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    launch(main, sys.argv[1:])
+    launch(main, SimpleNamespace(names=sys.argv[1:], config_file="", opts=[]))

@@ -1,9 +1,14 @@
 """Scalars that the trainer's hooks log."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
+import torch
+from detectron2.layers import NaiveSyncBatchNorm
+from torch import nn
 
+from rfpn.engine.hooks import PreciseBN
 from rfpn.engine.setup import load_cfg
 from rfpn.engine.trainer import Trainer
 from tests.analysis.tiny_runs import CONTOURS, SMALL
@@ -53,3 +58,30 @@ def test_a_finished_run_that_is_resumed_has_its_last_iteration_and_its_scores_on
         trainer.resume_or_load()
         trainer.train()
         assert log(tmp_path) == whole
+
+
+class Loader(list):
+    batch_sampler = SimpleNamespace(seek=lambda seed, samples: None)
+
+
+def precise(batches: list[torch.Tensor], norm: type[nn.Module]) -> nn.Module:
+    """A norm whose statistics were estimated from these batches."""
+    torch.manual_seed(0)
+    model = nn.Sequential(norm(2))
+    model[0].running_mean.fill_(1000.0)
+    model[0].running_var.fill_(0.3)
+    hook = PreciseBN(1, model, Loader(batches), len(batches))
+    hook.trainer = SimpleNamespace(seed=0)
+    hook.update_stats()
+    return model[0]
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d, NaiveSyncBatchNorm])
+def test_precise_statistics_leave_out_batches_without_a_roi(norm):
+    """fvcore divides by their number, and the first samples are the same each time."""
+    empty, full = torch.zeros(0, 2, 4, 4), [torch.rand(3, 2, 4, 4), torch.rand(5, 2, 4, 4)]
+    expected, found = precise(full, norm), precise([empty, full[0], empty, full[1]], norm)
+    assert torch.equal(found.running_mean, expected.running_mean) and torch.equal(found.running_var, expected.running_var)
+    torch.testing.assert_close(found.running_mean, torch.cat(full).mean((0, 2, 3)))
+    nothing = precise([empty, empty], norm)
+    assert nothing.running_mean.tolist() == [1000.0, 1000.0] and torch.equal(nothing.running_var, torch.full((2,), 0.3))

@@ -1,5 +1,6 @@
 """Where a process stands in a job that torchrun or SLURM started."""
 
+import logging
 import multiprocessing
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -20,6 +21,13 @@ def test_no_launcher():
 def test_torchrun():
     environment = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "a"}
     assert find_place(environment) == Place(5, 8, 1, 4, "env://")
+
+
+def test_a_launcher_that_does_not_tell_the_number_of_processes_on_a_machine():
+    environment = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "a"}
+    assert find_place(environment) == Place(1, 4, 1, 4, "env://")
+    with pytest.raises(ValueError, match="RANK 3 is not LOCAL_RANK 1, .*: set LOCAL_WORLD_SIZE to"):
+        find_place({**environment, "RANK": "3"})
 
 
 SRUN = {
@@ -43,8 +51,9 @@ def test_unequal_numbers_of_processes_on_the_machines_are_refused():
         find_place({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "4(x2),3"})
 
 
-def arguments(num_gpus=1, num_machines=1, machine_rank=0):
-    return SimpleNamespace(num_gpus=num_gpus, num_machines=num_machines, machine_rank=machine_rank)
+def arguments(num_gpus=1, num_machines=1, machine_rank=0, opts=()):
+    place = {"num_gpus": num_gpus, "num_machines": num_machines, "machine_rank": machine_rank}
+    return SimpleNamespace(**place, config_file="", opts=list(opts))
 
 
 @pytest.mark.parametrize(
@@ -78,6 +87,34 @@ def test_more_processes_than_gpus(monkeypatch):
         monkeypatch.setattr(module, "find_place", lambda _: Place(local_rank, 8, local_rank, 8, "env://"))
         with pytest.raises(ValueError, match="8 processes were started.*4 GPUs") if fails else nullcontext():
             check_gpus(arguments())
+        check_gpus(arguments(opts=["MODEL.DEVICE", "cpu"]))
+
+
+@pytest.mark.parametrize("given, said", [({"num_gpus": 8}, True), ({"num_machines": 2}, True), ({}, False)])
+def test_arguments_that_a_launcher_overrules_are_told_of_once(monkeypatch, caplog, given, said):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for rank in (0, 1):
+        monkeypatch.setattr(module, "find_place", lambda _: Place(rank, 2, rank, 2, "env://"))
+        with caplog.at_level(logging.WARNING, logger="rfpn"):
+            check_gpus(arguments(**given))
+    assert caplog.text.count("do nothing: torchrun or srun has started the 2 processes") == said
+
+
+@pytest.mark.parametrize(
+    "gpus, device, backend", [(0, "cuda", "gloo"), (4, "cuda", "nccl"), (4, "cpu", "gloo"), (1, "cpu", "gloo")]
+)
+def test_processes_on_the_cpu_talk_through_gloo(monkeypatch, gpus, device, backend):
+    """Also where there are GPUs: NCCL has no way for what is on the CPU."""
+    taken, made = [], []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setattr(module.dist, "init_process_group", lambda *words, **_: made.append(words[0]))
+    monkeypatch.setattr(module.dist, "new_group", lambda ranks: None)
+    monkeypatch.setattr(module.comm, "_LOCAL_PROCESS_GROUP", None)
+    monkeypatch.setattr(module.comm, "create_local_process_group", lambda size: None, raising=False)
+    module._join(Place(1, 2, 1, 2, "env://"), arguments(opts=["MODEL.DEVICE", device]))
+    assert made == [backend] and taken == [1] * (backend == "nccl")
 
 
 @pytest.mark.parametrize("code, expected", [(2, SystemExit), (3, SystemExit), (-9, ProcessExitedException)])
@@ -121,7 +158,7 @@ def test_a_process_that_failed_does_not_wait_for_the_others(monkeypatch, backend
 
     ended = []
     monkeypatch.setattr(module, "find_place", lambda _: Place(1, 2, 1, 2, "env://"))
-    monkeypatch.setattr(module, "_join", lambda _: None)
+    monkeypatch.setattr(module, "_join", lambda *_: None)
     monkeypatch.setattr(module, "_GLOO_ENDS", 0)
     monkeypatch.setattr(module.dist, "get_backend", lambda: backend)
     monkeypatch.setattr(module.dist, "destroy_process_group", lambda: ended.append(True))

@@ -121,6 +121,8 @@ def test_accumulated_batches_are_counted_on_resuming(tmp_path):
         # the iteration that comes next
         ('{"iteration": 20, "total_loss": 1}\n', 3),
         ('{"iteration": 20, "PQ": 1}\n{"iteration": 39, "total_loss": 1}\n', 4),
+        # that was skipped
+        ('{"iteration": 20, "lr": 0.1, "skipped_steps": 1}\n', 3),
         ('{"iteration": 3', 3),
         ('{"iteration": 3}', 3),
         ("[1]\n", 3),
@@ -150,8 +152,8 @@ def test_precise_statistics_are_the_same_after_resuming(tmp_path):
     """A random seed, which the checkpoint keeps, and three samples in batches of two: the stream's second batch is another."""
 
     def train(name, iterations, resume=False):
-        options = "MODEL.DEVICE cpu MODEL.RESNETS.NORM BN SOLVER.IMS_PER_BATCH 2 SOLVER.MAX_ITER 4 SEED -1 TEST.EVAL_PERIOD 2".split()
-        options += "TEST.PRECISE_BN.ENABLED True TEST.PRECISE_BN.NUM_ITER 1 DATASETS.TEST ()".split()
+        options = "MODEL.DEVICE cpu MODEL.RESNETS.NORM BN SOLVER.IMS_PER_BATCH 2 SOLVER.MAX_ITER 4 SEED -1".split()
+        options += "TEST.EVAL_PERIOD 2 TEST.PRECISE_BN.ENABLED True TEST.PRECISE_BN.NUM_ITER 1 DATASETS.TEST ()".split()
         torch.manual_seed(0)
         np.random.seed(0 if not resume else 1)
         sets = ["DATASETS.TRAIN", "('tiny_scenes',)", "OUTPUT_DIR", str(tmp_path / name)]

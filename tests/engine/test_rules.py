@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rfpn.engine.rules import check_expected_results
+from rfpn.engine.rules import check_expected_results, verify_expected_results
 from rfpn.engine.setup import load_cfg
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -18,6 +18,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
         (["MODEL.PIXEL_MEAN", "[1.0, 2.0]"], "MODEL.PIXEL_MEAN must have 3 value.s. with INPUT.FORMAT BGR"),
         (["INPUT.FORMAT", "L"], "MODEL.PIXEL_MEAN must have 1 value.s. with INPUT.FORMAT L"),
         (["TEST.AUG.ENABLED", "True"], "TEST.AUG.ENABLED must be False"),
+        (["MODEL.PROPOSAL_GENERATOR.NAME", "PrecomputedProposals"], "MODEL.PROPOSAL_GENERATOR.NAME must not be Precomputed"),
         (["MODEL.PIXEL_STD", "[1.0]"], "MODEL.PIXEL_STD must have 3 value"),
         (["MODEL.SEM_SEG_HEAD.IGNORE_VALUE", "3"], "MODEL.SEM_SEG_HEAD.IGNORE_VALUE must be none of .* 54 classes"),
         (["MODEL.SEM_SEG_HEAD.IGNORE_VALUE", "-1"], "MODEL.SEM_SEG_HEAD.IGNORE_VALUE must be none of"),
@@ -159,4 +160,29 @@ def test_expected_results_that_cannot_be_compared_are_refused(sets, expected):
 def test_expected_results_that_can_be_compared_are_taken(task):
     architecture = "PathfinderNet" if task == "pathfinder" else "PanopticFPN"
     overrides = ["MODEL.META_ARCHITECTURE", architecture, "MODEL.MASK_ON", True, "DATASETS.TEST", ("one",)]
+    overrides += ["MODEL.ROI_MASK_HEAD.NAME", "HGRUMaskHead"]
     check_expected_results(load_cfg("", [*overrides, "TEST.EXPECTED_RESULTS", [[task, "PQ", 50, math.inf]]]))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["MODEL.META_ARCHITECTURE", "PathfinderNet", "MODEL.PATHFINDER.LAYER", "feedforward"],
+        ["MODEL.META_ARCHITECTURE", "PanopticFPN", "MODEL.MASK_ON", True],
+    ],
+)
+def test_convergence_is_expected_of_recurrent_layers_alone(overrides):
+    expected = ["DATASETS.TEST", ("one",), "TEST.EXPECTED_RESULTS", [["convergence", "residual", 0.1, 0.1]]]
+    with pytest.raises(ValueError, match="TEST.EXPECTED_RESULTS: a task must be one of .*, got 'convergence'"):
+        check_expected_results(load_cfg("", [*overrides, *expected]))
+
+
+def test_scores_are_compared_with_those_expected(caplog):
+    cfg = load_cfg("", ["TEST.EXPECTED_RESULTS", [["bbox", "AP", 50.0, 1.0]]])
+    verify_expected_results(cfg, {"bbox": {"AP": 50.5}})
+    with pytest.raises(SystemExit):
+        verify_expected_results(cfg, {"bbox": {"AP": 60.0}})
+    assert "these are not the scores in TEST.EXPECTED_RESULTS" in caplog.text
+    for results, given in (({}, "none"), ({"segm": {"AP": 50.0}}, "segm")):
+        with pytest.raises(ValueError, match=f"has the task bbox, which the evaluation did not give; it gave {given}"):
+            verify_expected_results(cfg, results)

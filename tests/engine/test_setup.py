@@ -278,9 +278,22 @@ def test_a_launch_killed_while_it_kept_the_record_does_not_lose_it(start, tmp_pa
     assert record(tmp_path) == first
 
 
-def test_resuming_says_what_is_not_taken_over(start, caplog):
+def test_resuming_says_what_is_not_taken_over_each_time(start, caplog):
     start().train()
-    with caplog.at_level(logging.WARNING, logger="rfpn"):
-        trainer = start("SOLVER.BASE_LR", 0.5, resume=True)
-    assert "--resume does not take over, the checkpoint's value stays: SOLVER.BASE_LR 0.001 -> 0.5" in caplog.text
-    assert trainer.scheduler.base_lrs[0] == trainer.optimizer.param_groups[0]["initial_lr"] == 0.001
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="rfpn"):
+            trainer = start("SOLVER.BASE_LR", 0.5, "SEED", 9, resume=True)
+        words = "--resume does not take over, the checkpoint's value stays: SEED 0 -> 9; SOLVER.BASE_LR 0.001 -> 0.5"
+        assert words in caplog.text
+        assert trainer.scheduler.base_lrs[0] == trainer.optimizer.param_groups[0]["initial_lr"] == 0.001
+
+
+def test_a_rate_that_is_scaled_no_longer_is_not_told_of(start, caplog):
+    """The trainer refuses it where the rate in force is another."""
+    scaled = ["SOLVER.REFERENCE_WORLD_SIZE", 2, "SOLVER.IMS_PER_BATCH", 4, "SOLVER.BASE_LR", 0.5, "SOLVER.MAX_ITER", 2]
+    trainer = start(*scaled, "SOLVER.CHECKPOINT_PERIOD", 2)
+    trainer.max_iter = 1
+    trainer.train()
+    start("SOLVER.REFERENCE_WORLD_SIZE", 0, "SOLVER.IMS_PER_BATCH", 2, "SOLVER.BASE_LR", 0.25, resume=True)
+    assert "does not take over" not in caplog.text

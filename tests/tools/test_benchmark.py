@@ -95,6 +95,29 @@ def test_memory_of_whole_models(scenes, tmp_path, monkeypatch):
     assert checkpointed == [False, True, False, False] * 2
 
 
+def test_whole_models_are_measured_as_they_train(scenes, monkeypatch):
+    """With the precision, the accumulated batches and the frozen parts of their configurations."""
+    quick = ROOT / "configs" / "quick_schedules" / "rfpn_quick.yaml"
+    sets = ["DATASETS.TRAIN", "('tiny_scenes',)", "DATASETS.TEST", "('tiny_scenes',)", "DATALOADER.NUM_WORKERS", "0"]
+    sets += ["SOLVER.AMP.ENABLED", "True", "SOLVER.AMP.DTYPE", "float16", "SOLVER.ACCUMULATE", "3"]
+    sets += ["SOLVER.TRAIN_ONLY", "('roi_heads.mask_head',)"]
+    monkeypatch.setattr(sys, "argv", ["benchmark.py", "models", "--device", "cpu", "--configs", str(quick), "--opts", *sets])
+    arguments, steps, seen = benchmark.parse_arguments(), [], []
+    train_step = benchmark._train_step
+    monkeypatch.setattr(benchmark, "_train_step", lambda *given: steps.append(train_step(*given)) or steps[0])
+    train, infer = benchmark._model_runs(str(quick), arguments)
+    model = steps[0].model
+    assert {name.split(".")[1] for name, p in model.named_parameters() if p.requires_grad} == {"mask_head"}
+    precision = lambda: torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")  # noqa: E731
+    model.register_forward_pre_hook(lambda *_: seen.append((model.training, precision())))
+    train()
+    assert seen == [(True, torch.float16)] * 3
+    infer()
+    assert set(seen[3:]) == {(False, torch.float16)}
+    arguments.world = "model"
+    assert benchmark._work(arguments) == "whole models, batch 2 × 3, float16"
+
+
 @pytest.mark.parametrize(
     "words, message",
     [

@@ -39,6 +39,13 @@ def test_one_and_two_processes_and_a_run_that_fails(tmp_path, monkeypatch, capfd
         _run(monkeypatch, *counts, "MODEL.RECURRENT.STEPS", 0)
 
 
+def test_images_of_accumulated_batches_count(monkeypatch, capfd):
+    log = {key: (list(range(60)), [seconds] * 60) for key, seconds in (("time", 0.5), ("data_time", 0.125))}
+    monkeypatch.setattr(benchmark_scaling, "train", lambda *_: log)
+    _run(monkeypatch, "--processes", 2, "--iterations", 60, "SOLVER.ACCUMULATE", 3)
+    assert capfd.readouterr().out.splitlines()[-1].split() == ["2", "500.0", "125.0", "24.0", "1.000"]
+
+
 def test_too_short_runs_are_refused(monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         _run(monkeypatch, "--iterations", 59)

@@ -117,8 +117,11 @@ def test_pathfinder_on_two_processes(tmp_path):
         (["MODEL.RECURRENT.STEPS", "0"], "MODEL.RECURRENT.STEPS must be at least 1, got 0"),
         (["DATASETS.TRAIN", "('coco_2017_train_panoptic_separated',)"], "missing"),
         (["DATASETS.TRAIN", "('nowhere',)"], "nowhere"),
-        (["DATASETS.TRAIN", "('pathfinder_14_train',)"], "pathfinder_14_train is a Pathfinder set, which PanopticFPN cannot read"),
-        (["DATASETS.TEST", "('pathfinder_14_test',)", "MODEL.ALLOW_MISSING_WEIGHTS", "True", "--eval-only"], "pathfinder_14_test is a Pathfinder set"),
+        (["DATASETS.TRAIN", "('pathfinder_14_train',)"], "14_train is a Pathfinder set, which PanopticFPN cannot read"),
+        (
+            ["DATASETS.TEST", "('pathfinder_14_test',)", "MODEL.ALLOW_MISSING_WEIGHTS", "True", "--eval-only"],
+            "pathfinder_14_test is a Pathfinder set",
+        ),
     ],
 )
 def test_D2_D7_wrong_input_gives_one_line(datasets, tmp_path, arguments, words):

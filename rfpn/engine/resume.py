@@ -1,0 +1,82 @@
+"""What a checkpoint and the run that goes on with it must have in common, and what stays the checkpoint's."""
+
+import torch
+from detectron2.config import CfgNode
+
+from rfpn.config import flatten
+
+# what the state of the optimizer in a checkpoint holds, and its seed
+RESTORED = ("SEED", "SOLVER.BASE_LR", "SOLVER.BIAS_LR_FACTOR", "SOLVER.LR_FACTORS", "SOLVER.MOMENTUM", "SOLVER.NESTEROV")
+RESTORED += ("SOLVER.WEIGHT_DECAY", "SOLVER.WEIGHT_DECAY_BIAS", "SOLVER.WEIGHT_DECAY_NORM")
+# of what Detectron2 scales to the number of processes, what makes an iteration another
+_SCALED = ("SOLVER.IMS_PER_BATCH", "SOLVER.BASE_LR")
+_DECOUPLED = "decoupled_weight_decay"
+
+
+def settings_in_force(cfg: CfgNode) -> dict:
+    """Values by key that a checkpoint keeps of a configuration that was scaled to the number of processes."""
+    values = flatten(cfg)
+    return {key: values[key] for key in dict.fromkeys((*RESTORED, *_SCALED))}
+
+
+def record_in_force(written: CfgNode, cfg: CfgNode, kept: dict) -> CfgNode:
+    """A configuration as it was written, but with the values that stay a checkpoint's.
+
+    Args:
+        cfg: the same, scaled to the number of processes. kept: :func:`settings_in_force` of the checkpoint.
+    """
+    own, record = settings_in_force(cfg), written.clone()
+    record.defrost()
+    for key in RESTORED:
+        value = kept.get(key, own[key])
+        if value != own[key]:
+            if key == "SOLVER.BASE_LR" and cfg.SOLVER.REFERENCE_WORLD_SIZE:
+                value *= written.SOLVER.REFERENCE_WORLD_SIZE / cfg.SOLVER.REFERENCE_WORLD_SIZE
+            record.merge_from_list([key, value])
+    return record
+
+
+def scaling_conflict(before: int, now: int, kept: dict, cfg: CfgNode) -> str | None:
+    """What forbids to resume a run that was scaled to another number of processes, with the remedy; None where nothing does.
+
+    Args:
+        before, now: processes that batch size, rate and schedule were scaled to, 0 where they are as written.
+        kept: as in :func:`record_in_force`, {} for a checkpoint of an older version.
+    """
+    own = settings_in_force(cfg)
+    remedy = "set SOLVER.REFERENCE_WORLD_SIZE 0 and the values in its log"
+    if before and now and before != now:
+        scaled = f"its batch size and schedule were scaled to {before} processes and would be to {now}"
+        return f"{scaled}; take {before} processes, or {remedy}"
+    if before == now or all(kept.get(key, own[key]) == own[key] for key in _SCALED):
+        return None
+    had, would = (" and ".join(f"{key} {values[key]}" for key in _SCALED) for values in (kept, own))
+    return f"it was trained with {had}, and SOLVER.REFERENCE_WORLD_SIZE {now} would make that {would}; {remedy}"
+
+
+def trained_names(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
+    """Names of the parameters that are trained, in the optimizer's order."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def has_shapes(optimizer_state: dict, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the moments in a state are shaped like an optimizer's parameters, which fused kernels do not check."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    moments = ((i, value) for i, values in optimizer_state["state"].items() for value in values.values())
+    return all(value.shape == parameters[i].shape for i, value in moments if torch.is_tensor(value) and value.dim())
+
+
+def same_kind(saved: dict, state: dict) -> bool:
+    """Whether two states are of one kind of optimizer, with as many parameters in each group.
+
+    The kind shows in few settings: others come and go with versions of torch.
+    """
+    before, now = saved["param_groups"], state["param_groups"]
+    return len(before) == len(now) and all(
+        len(old["params"]) == len(new["params"])
+        and {"betas", "momentum"} & old.keys() == {"betas", "momentum"} & new.keys()
+        # of Adam and AdamW
+        and old.get(_DECOUPLED, new.get(_DECOUPLED)) == new.get(_DECOUPLED)
+        for old, new in zip(before, now)
+    )

@@ -1,0 +1,106 @@
+"""Which settings a resumed run has: the checkpoint's or its own, in force and on record."""
+
+import pytest
+import torch
+
+from rfpn.engine.setup import load_cfg
+from tests.engine.test_trainer import build
+
+pytestmark = pytest.mark.usefixtures("scenes")
+
+
+SCALED = ["SOLVER.REFERENCE_WORLD_SIZE", 2, "SOLVER.IMS_PER_BATCH", 4, "SOLVER.BASE_LR", 0.5, "SOLVER.CHECKPOINT_PERIOD", 8]
+# the same on one process
+UNSCALED = ["SOLVER.REFERENCE_WORLD_SIZE", 0, "SOLVER.IMS_PER_BATCH", 2, "SOLVER.BASE_LR", 0.25]
+
+
+def forget_settings(path) -> None:
+    """Make a checkpoint one of an older version."""
+    checkpoint = torch.load(path, weights_only=True)
+    del checkpoint["trainer"]["in_force"]
+    torch.save(checkpoint, path)
+
+
+def test_a_schedule_scaled_to_other_processes_is_not_resumed(tmp_path):
+    build(tmp_path, *SCALED, "SOLVER.MAX_ITER", 1).train()
+    build(tmp_path, *SCALED, "SOLVER.MAX_ITER", 2).resume_or_load()
+    trainer = build(tmp_path, *SCALED)
+    trainer.cfg.defrost()
+    trainer.cfg.SOLVER.REFERENCE_WORLD_SIZE = 2
+    words = "were scaled to 1 processes and would be to 2; take 1 processes, or set .* 0"
+    with pytest.raises(ValueError, match=words) as caught:
+        trainer.resume_or_load()
+    assert "start anew" not in str(caught.value)
+    forget_settings(tmp_path / "model_final.pth")
+    with pytest.raises(ValueError, match=words):
+        trainer.resume_or_load()
+
+
+@pytest.mark.parametrize("first, second", [(SCALED, UNSCALED), (UNSCALED, SCALED)])
+def test_scaling_may_come_and_go_on_resuming_where_batch_and_rate_remain(tmp_path, first, second):
+    build(tmp_path, *first, "SOLVER.MAX_ITER", 1).train()
+    build(tmp_path, *second, "SOLVER.MAX_ITER", 4).resume_or_load()
+    for key, value in (("SOLVER.IMS_PER_BATCH", 8), ("SOLVER.BASE_LR", 0.125)):
+        with pytest.raises(ValueError, match="trained with SOLVER.IMS_PER_BATCH 2 and SOLVER.BASE_LR 0.25, and .* would make"):
+            build(tmp_path, *second, key, value, "SOLVER.MAX_ITER", 4).resume_or_load()
+    forget_settings(tmp_path / "model_final.pth")
+    build(tmp_path, *second, "SOLVER.BASE_LR", 0.125, "SOLVER.MAX_ITER", 4).resume_or_load()
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_record_of_a_resumed_run_has_what_stays_the_checkpoints(tmp_path, scaled):
+    """However often it is resumed, and as it would be written."""
+    settings = SCALED if scaled else UNSCALED
+    sgd = ["SOLVER.OPTIMIZER", "SGD", "SOLVER.MAX_ITER", 4, "SOLVER.WEIGHT_DECAY_BIAS", 0.125, "SEED", 7]
+    trainer = build(tmp_path, *settings, *sgd)
+    trainer.resume_or_load(resume=False)
+    trainer.max_iter = 1
+    trainer.train()
+    first = load_cfg(str(tmp_path / "config.yaml"), [])
+    other = ["SOLVER.BASE_LR", 0.03, "SOLVER.WEIGHT_DECAY", 0.25, "SOLVER.WEIGHT_DECAY_BIAS", 0.5, "SEED", 8]
+    for end in (2, 3):
+        trainer = build(tmp_path, *settings, *sgd, *other, "SOLVER.WARMUP_ITERS", 3)
+        trainer.resume_or_load()
+        record = load_cfg(str(tmp_path / "config.yaml"), [])
+        assert record.SOLVER.BASE_LR == first.SOLVER.BASE_LR and record.SEED == trainer.seed == 7
+        assert record.SOLVER.WEIGHT_DECAY_BIAS == first.SOLVER.WEIGHT_DECAY_BIAS
+        assert record.SOLVER.WEIGHT_DECAY == first.SOLVER.WEIGHT_DECAY and record.SOLVER.WARMUP_ITERS == 3
+        trainer.max_iter = end
+        trainer.train()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ["SOLVER.STEPS", (1,), "SOLVER.GAMMA", 0.5],
+        ["SOLVER.LR_SCHEDULER_NAME", "WarmupCosineLR", "SOLVER.MAX_ITER", 40],
+        # with nothing left to do
+        ["SOLVER.LR_SCHEDULER_NAME", "WarmupCosineLR", "SOLVER.MAX_ITER", 2],
+    ],
+)
+def test_a_resumed_run_begins_at_the_rate_of_its_own_schedule(tmp_path, changed):
+    base = ["SOLVER.WARMUP_ITERS", 0, "SOLVER.LR_FACTORS", (("roi_heads.mask_head", 4.0),), "SOLVER.MAX_ITER", 4]
+    base += ["SOLVER.LR_SCHEDULER_NAME", "WarmupMultiStepLR", "SOLVER.STEPS", (3,)]
+    first = build(tmp_path, *base)
+    first.max_iter = 2
+    first.train()
+    same, other = build(tmp_path, *base), build(tmp_path, *base, *changed)
+    for trainer in (same, other):
+        trainer.resume_or_load()
+        rates = [group["lr"] for group in trainer.optimizer.param_groups]
+        assert rates == trainer.scheduler.get_lr() and trainer.scheduler.last_epoch == 2
+        assert (rates == [group["lr"] for group in first.optimizer.param_groups]) == (trainer is same)
+
+
+def test_what_the_optimizer_holds_stays_the_checkpoints_on_resuming(tmp_path):
+    """As docs/training.md says, and as a warning does for each of these keys."""
+    given = {"BASE_LR": 0.5, "BIAS_LR_FACTOR": 2.0, "WEIGHT_DECAY": 0.25, "WEIGHT_DECAY_BIAS": 0.5, "WEIGHT_DECAY_NORM": 0.125}
+    first = {"BASE_LR": 0.25, "BIAS_LR_FACTOR": 4.0, "WEIGHT_DECAY": 0.0, "WEIGHT_DECAY_BIAS": 0.25, "WEIGHT_DECAY_NORM": 0.5}
+    words = ([word for key, value in values.items() for word in (f"SOLVER.{key}", value)] for values in (first, given))
+    sgd = ["SOLVER.OPTIMIZER", "SGD", "SOLVER.MAX_ITER", 1]
+    trainer = build(tmp_path, *sgd, *next(words), "SOLVER.MOMENTUM", 0.5, "SOLVER.NESTEROV", True)
+    trainer.train()
+    other = build(tmp_path, *sgd, *next(words), "SOLVER.MOMENTUM", 0.25, "SOLVER.NESTEROV", False)
+    other.resume_or_load()
+    assert other.scheduler.base_lrs == trainer.scheduler.base_lrs
+    assert other.optimizer.state_dict()["param_groups"] == trainer.optimizer.state_dict()["param_groups"]
