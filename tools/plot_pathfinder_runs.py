@@ -3,9 +3,12 @@
 
     python tools/plot_pathfinder_runs.py --log "BPTT 6"=docs/results/pathfinder/pf14_bptt6.json \\
         --log "C-RBP 20"=docs/results/pathfinder/pf14_crbp20.json --output docs/results/pathfinder/pf14.png
+
+Scores that are in no log, such as those of tools/evaluate_timesteps.py, join a run's curve: --score "BPTT 6"=5936:0.912
 """
 
 import argparse
+import re
 
 from matplotlib.figure import Figure
 
@@ -13,7 +16,8 @@ from arguments import add_logs, png_file, positive, read_log
 from rfpn.analysis.report.run import Series
 from rfpn.data.programs import one_line_errors
 
-PANELS = {"pathfinder/IoU": "IoU on the test set", "total_loss": "training loss", "recurrent/residual": "residual"}
+_IOU = "pathfinder/IoU"
+PANELS = {_IOU: "IoU on the test set", "total_loss": "training loss", "recurrent/residual": "residual"}
 
 
 @one_line_errors()
@@ -21,13 +25,25 @@ def main() -> None:
     """Read the logs, print the table, draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_logs(parser)
+    parser.add_argument(
+        "--score", type=score, action="append", default=[], metavar="NAME=ITERATION:IOU",
+        help="IoU of the run NAME after so many iterations, beside those of its log, repeatable",
+    )  # fmt: skip
     parser.add_argument("--epoch", type=positive, default=1484, help="iterations of an epoch (default: 190,000 images by 128)")
     parser.add_argument("--output", type=png_file, help="PNG file of the curves")
     arguments = parser.parse_args()
-    logs = read_logs(arguments.log)
+    logs = add_scores(read_logs(arguments.log), arguments.score)
     print(table(logs, arguments.epoch))
     if arguments.output:
         draw(logs, arguments.epoch).savefig(arguments.output, dpi=110)
+
+
+def score(word: str) -> tuple[str, int, float]:
+    """Name of a run, iterations done and IoU in 0..1, from NAME=ITERATION:IOU."""
+    found = re.fullmatch(r"([^=]+)=0*([1-9]\d*):(0?\.\d+|[01](?:\.0*)?)", word)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{word!r} needs NAME=ITERATION:IOU, with an iteration from 1 and an IoU in 0..1")
+    return found[1], int(found[2]), float(found[3])
 
 
 def read_logs(files: list[tuple[str, str]]) -> dict[str, dict[str, Series]]:
@@ -40,11 +56,24 @@ def read_logs(files: list[tuple[str, str]]) -> dict[str, dict[str, Series]]:
     return logs
 
 
+def add_scores(logs: dict[str, dict[str, Series]], scores: list[tuple[str, int, float]]) -> dict[str, dict[str, Series]]:
+    """The logs with further scores in the series of IoU. Raises ValueError for a score whose run has no log."""
+    logs = {name: dict(log) for name, log in logs.items()}
+    for name, done, value in scores:
+        if name not in logs:
+            raise ValueError(f"--score {name}={done}:{value}: no --log has that name")
+        points = dict(zip(*logs[name].get(_IOU, ([], []))))
+        # logs count iterations from 0
+        points[done - 1] = value
+        logs[name][_IOU] = tuple(list(part) for part in zip(*sorted(points.items())))
+    return logs
+
+
 def table(logs: dict[str, dict[str, Series]], epoch: int) -> str:
     """Markdown: a row for each run, its IoU at every evaluation."""
     rows = ["| run | IoU (epoch) |", "| --- | --- |"]
     for name, log in logs.items():
-        found = zip(*log.get("pathfinder/IoU", ([], [])))
+        found = zip(*log.get(_IOU, ([], [])))
         scores = (f"{value:.3f} ({(iteration + 1) / epoch:.1f})" for iteration, value in found)
         rows.append(f"| {name} | {', '.join(scores)} |")
     return "\n".join(rows)
@@ -53,11 +82,11 @@ def table(logs: dict[str, dict[str, Series]], epoch: int) -> str:
 def draw(logs: dict[str, dict[str, Series]], epoch: int) -> Figure:
     """IoU, training loss and residual against epochs."""
     figure = Figure(figsize=(12, 3.8), layout="constrained")
-    for axis, (key, label) in zip(figure.subplots(1, len(PANELS)), PANELS.items()):
+    for axis, (key, label) in zip(figure.subplots(1, len(PANELS), sharex=True), PANELS.items()):
         for name, log in logs.items():
             iterations, values = log.get(key, ([], []))
-            axis.plot([i / epoch for i in iterations], values, label=name, marker="o" if key == "pathfinder/IoU" else None)
-        axis.set(xlabel="epoch", ylabel=label, yscale="linear" if key == "pathfinder/IoU" else "log")
+            axis.plot([i / epoch for i in iterations], values, label=name, marker="o" if key == _IOU else None)
+        axis.set(xlabel="epoch", ylabel=label, yscale="linear" if key == _IOU else "log")
         axis.grid(alpha=0.3)
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(logs), 3))
     return figure

@@ -48,6 +48,8 @@ def joining_counts(joined: np.ndarray, target: np.ndarray, steps: int) -> list[d
 def draw_contour_growth(path: str, inputs: list[dict], growth: np.ndarray, steps: list[int]) -> None:
     """Draw a row for each image, cut to its strokes: image, truth, then the target's probability after each of ``steps``.
 
+    Black is 0, pale yellow 1.
+
     Args:
         path: PNG file. inputs: with ``image`` (1, H, W) and ``sem_seg`` (H, W).
         growth: (T, N, H, W), as :func:`contour_growth` gives it. steps: those to draw, from 1 to T.

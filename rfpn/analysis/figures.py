@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import torch
 from detectron2.utils.visualizer import ColorMode, Visualizer
+from matplotlib.transforms import Bbox
 from PIL import Image, ImageDraw, ImageFont
 
 from rfpn.data.annotations import read_panoptic_json
@@ -16,6 +17,8 @@ from rfpn.data.panoptic_png import read_panoptic_png
 _GAP = 6
 _BAR = 24
 _FONT_SIZE = 14
+# around a label's letters, pixels
+_LABEL_PAD = 1
 _CONTOUR_COLOR = (255, 90, 40)
 
 
@@ -120,10 +123,35 @@ def write_picture(path: str, picture: np.ndarray) -> None:
 
 
 class _Drawer(Visualizer):
-    """Keeps lightened colours within 0..1: in Python 3.10 they pass 1 by rounding, and Matplotlib refuses them."""
+    """Visualizer whose labels stay within the picture and, where there is room, off one another."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._labels: list[Bbox] = []
+
+    def draw_text(self, *args, **kwargs):
+        output = super().draw_text(*args, **kwargs)
+        label, size = output.ax.texts[-1], np.array(output.canvas.get_width_height())
+        box = label.get_window_extent(output.canvas.get_renderer()).padded(_LABEL_PAD)
+        inside = _shifted(box, (0, 0), size)
+        # the nearest place that no other has, up or down by heights of the label
+        free = (_shifted(inside, (0, rows * box.height), size) for rows in (0, 1, -1, 2, -2))
+        place = next((p for p in free if not any(p.fully_overlaps(other) for other in self._labels)), inside)
+        self._labels.append(place)
+        to_pixels = output.ax.transData
+        anchor = to_pixels.transform(label.get_position()) + place.min - box.min
+        label.set_position(to_pixels.inverted().transform(anchor))
+        return output
 
     def _change_color_brightness(self, color, brightness_factor):
+        # in Python 3.10 lightened colours pass 1 by rounding, and Matplotlib refuses them
         return tuple(np.clip(super()._change_color_brightness(color, brightness_factor), 0, 1))
+
+
+def _shifted(box: Bbox, by: tuple[float, float], size: np.ndarray) -> Bbox:
+    """The box moved, and then into a picture of ``size`` (width, height), its left end first where it is wider."""
+    start = np.maximum(np.minimum(box.min + by, size - box.size), 0)
+    return Bbox.from_bounds(*start, *box.size)
 
 
 def _draw(image: np.ndarray, metadata, scale: float, draw) -> np.ndarray:

@@ -153,8 +153,8 @@ def draw_flood_fill(
 ) -> None:
     """Draw two rows for each object: the flood over its tessellation, and the model's probabilities.
 
-    The last column has the order in which cells are reached, as colour. The flood's frames are spread over its whole
-    way and the model's over its T steps.
+    The last column has the flood's distance and the model's step at which each cell is reached, as colour. The flood's
+    frames are spread over its whole way and the model's over its T steps.
 
     Args:
         path: PNG file. objects: title, tessellation, growth (T, H, W), similarity with a start.
@@ -189,8 +189,13 @@ def _draw_object(
         ):
             axis.imshow(picture, cmap="gray", vmin=0, vmax=1)
             axis.set_title(title, fontsize="x-small")
-    for axis, values in zip(axes[:, -1], (flood, times)):
-        axis.imshow(_paint(tessellation, values), cmap="turbo", interpolation="nearest")
+    scales = (flood, 0, flood[np.isfinite(flood)].max(), "distance"), (times, 1, len(growth), "step reached")
+    for axis, (values, least, most, label) in zip(axes[:, -1], scales):
+        # white: outside the object, or never reached
+        heat = axis.imshow(_paint(tessellation, values), cmap="turbo", vmin=least, vmax=most, interpolation="nearest")
+        bar = axis.figure.colorbar(heat, ax=axis, ticks=sorted({least, int(most)}))
+        bar.set_label(label, fontsize="x-small")
+        bar.ax.tick_params(labelsize="x-small")
     axes[0, -1].set_title(f"ρ = {found.correlation:.2f}", fontsize="x-small")
 
 

@@ -194,8 +194,8 @@ def _draw_model(axis, space: StateSpace, sample: int) -> None:
     axis.plot(*way.T, ".-", color="gold", markersize=4, linewidth=1.5, label="one sample")
     axis.plot(*way[0], "o", color="gold", markeredgecolor="black")
     axis.plot(*way[space.trained_steps - 1], "s", color="gold", markeredgecolor="black")
-    axis.set(xlabel=f"component 1 ({space.explained[0]:.0%})")
-    axis.set(ylabel=f"component 2 ({space.explained[1]:.0%})" if len(space.explained) > 1 else "")
+    axis.set(xlabel=f"component 1 ({space.explained[0]:.1%})")
+    axis.set(ylabel=f"component 2 ({space.explained[1]:.1%})" if len(space.explained) > 1 else "")
     axis.legend(fontsize="x-small")
 
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from detectron2.data import Metadata
+from matplotlib.transforms import Bbox
 
-from rfpn.analysis.figures import draw_contour, draw_panoptic, side_by_side, stack_rows, write_picture
+from rfpn.analysis.figures import _Drawer, draw_contour, draw_panoptic, side_by_side, stack_rows, write_picture
 
 METADATA = Metadata(thing_classes=["cat"], stuff_classes=["things", "sky"])
 
@@ -32,6 +33,18 @@ def test_a_segmentation_always_looks_the_same_and_random_numbers_go_on():
 def test_a_lightened_colour_beside_the_range_is_drawn(monkeypatch):
     monkeypatch.setattr("colorsys.hls_to_rgb", lambda *_: (1 + 4e-16, 1.0, -2e-16))  # Python 3.10's rounding
     assert draw_panoptic(*scene(), METADATA).shape == (32, 32, 3)
+
+
+def test_labels_stay_within_the_picture_and_off_one_another():
+    drawer = _Drawer(np.zeros((80, 120, 3), np.uint8), METADATA)
+    for place in ((0, 20), (119, 20), (60, 78), (60, 78), (60, 78)):
+        output = drawer.draw_text("a label", place, font_size=10)
+    renderer, labels = output.canvas.get_renderer(), output.ax.texts
+    boxes = [label.get_window_extent(renderer) for label in labels]
+    assert len(boxes) == 5
+    for i, box in enumerate(boxes):
+        assert (box.min >= 0).all() and (box.max <= (120, 80)).all()
+        assert not any(Bbox.fully_overlaps(box, other) for other in boxes[:i])
 
 
 def test_a_contour_is_coloured_and_the_rest_darkened():

@@ -27,6 +27,18 @@ def test_table_and_figure(log, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "curves.png").stat().st_size > 0
 
 
+def test_scores_of_no_log_join_the_curve(log, tmp_path, monkeypatch, capsys):
+    scores = ["--score", "one=15:0.4", "--score", "one=30:1.0", "--score", "one=20:.55"]
+    _run(monkeypatch, "--log", f"one={log}", *scores, "--epoch", 10, "--output", tmp_path / "curves.png")
+    assert "| one | 0.250 (1.0), 0.400 (1.5), 0.550 (2.0), 1.000 (3.0) |" in capsys.readouterr().out
+
+
+def test_panels_share_their_epochs(log):
+    logs = plot_pathfinder_runs.add_scores(plot_pathfinder_runs.read_logs([("one", log)]), [("one", 40, 0.5)])
+    axes = plot_pathfinder_runs.draw(logs, 10).axes
+    assert len({axis.get_xlim() for axis in axes}) == 1 and axes[1].get_xlim()[1] > 3.9
+
+
 def test_wrong_arguments_are_named(log, tmp_path, monkeypatch, capsys):
     cut = tmp_path / "cut.json"
     cut.write_text("no log")
@@ -36,6 +48,10 @@ def test_wrong_arguments_are_named(log, tmp_path, monkeypatch, capsys):
         (["--log", str(log)], "needs NAME=FILE"),
         (["--log", f"one={cut}"], "cut.json: no log of a run"),
         (one * 2, "each name once"),
+        ([*one, "--score", "two=15:0.4"], "--score two=15:0.4: no --log has that name"),
+        ([*one, "--score", "one=0:0.4"], "needs NAME=ITERATION:IOU"),
+        ([*one, "--score", "one=15:40"], "needs NAME=ITERATION:IOU"),
+        ([*one, "--score", "one=15"], "needs NAME=ITERATION:IOU"),
         ([*one, "--epoch", 0], "'0' is not a whole number of at least 1"),
         ([*one, "--output", tmp_path / "a.xyz"], "does not end in .png"),
         ([*one, "--output", tmp_path / "none" / "a.png"], "no file in a folder that exists"),

@@ -81,6 +81,9 @@ def course_charts(courses: dict[str, dict[str, Series]]) -> list[go.Figure]:
     for score in (score for score in shown if score in names):
         lines = {label: course[score] for label, course in courses.items() if score in course}
         figure = _lines(shown[score], lines)
+        if score == "residual":
+            # settled states differ by what a linear axis shows as 0
+            figure.update_yaxes(type="log")
         figures.append(figure.update_xaxes(title_text="step").update_layout(showlegend=True))
     return figures
 

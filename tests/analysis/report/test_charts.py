@@ -53,6 +53,7 @@ def test_time_courses_of_several_models():
     figures = course_charts(courses)
     assert [[line.name for line in figure.data] for figure in figures] == [["a", "b"], ["a"]]
     assert [figure.layout.title.text.split()[0] for figure in figures] == ["PQ", "residual"]
+    assert [figure.layout.yaxis.type for figure in figures] == [None, "log"]
     assert course_charts({}) == []
 
 
