@@ -36,14 +36,14 @@ def test_a_lightened_colour_beside_the_range_is_drawn(monkeypatch):
 
 
 def test_labels_stay_within_the_picture_and_off_one_another():
-    drawer = _Drawer(np.zeros((80, 120, 3), np.uint8), METADATA)
-    for place in ((0, 20), (119, 20), (60, 78), (60, 78), (60, 78)):
+    drawer = _Drawer(np.zeros((160, 160, 3), np.uint8), METADATA)
+    for place in ((0, 20), (159, 20), (80, 158), (80, 158), (80, 158)):
         output = drawer.draw_text("a label", place, font_size=10)
     renderer, labels = output.canvas.get_renderer(), output.ax.texts
     boxes = [label.get_window_extent(renderer) for label in labels]
     assert len(boxes) == 5
     for i, box in enumerate(boxes):
-        assert (box.min >= 0).all() and (box.max <= (120, 80)).all()
+        assert (box.min >= 0).all() and (box.max <= 160).all()
         assert not any(Bbox.fully_overlaps(box, other) for other in boxes[:i])
 
 
