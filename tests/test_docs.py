@@ -138,6 +138,12 @@ def test_commands_are_taken_by_their_programs(page, monkeypatch):
         check_call(call, monkeypatch)
 
 
+def test_pages_have_commands():
+    """Else the tests beside this one would see none, and pass."""
+    calls = {page: program_calls(page.read_text("utf-8")) for page in PAGES}
+    assert len(calls[ROOT / "README.md"]) > 5 and sum(map(len, calls.values())) > 60
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: str(program.relative_to(ROOT)))
 def test_commands_in_programs_own_help(program, monkeypatch):
     monkeypatch.chdir(ROOT)

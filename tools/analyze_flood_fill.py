@@ -38,7 +38,8 @@ def main(args) -> None:
         for name, cfg, model in load_models(configs):
             compared, small = compare(args, cfg, model, datasets[name])
             if not compared:
-                raise ValueError(f"{name}: none of {small} objects is large enough to tessellate: give more --images, or larger ones")
+                remedy = "give more --images, or larger ones"
+                raise ValueError(f"{name}: none of {small} objects is large enough to tessellate: {remedy}")
             found[name] = [score for *_, score in compared]
             summaries[name] = {"too_small": small, **summarise(found[name])}
             for thing, _, score in compared:

@@ -179,7 +179,7 @@ def main(argv=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reference", required=True, help=".npz with image_<L> and target_<L>, or a folder of folders")
     parser.add_argument("--lengths", type=int, nargs="+", default=[9, 14, 20, 25])
-    parser.add_argument("--num", type=positive, default=40, help="samples of each length to make, and to read from a folder (default: 40)")
+    parser.add_argument("--num", type=positive, default=40, help="samples to make, and to read from a folder (default: 40)")
     parser.add_argument("--seed", type=natural, default=0, help="of the generated samples, 0 or more (default: 0)")
     parser.add_argument("--sheet", type=png_file, help="PNG to write: reference above, generated below, for each length")
     args = parser.parse_args(argv)

@@ -163,7 +163,7 @@ def parse_args(words: list[str] | None = None):
     parser.add_argument("--config-file", required=True, metavar="FILE")
     parser.add_argument("--weights", metavar="FILE", help="checkpoint (default: MODEL.WEIGHTS)")
     parser.add_argument("--input", nargs="+", required=True, help="pictures, folders, globs, videos")
-    parser.add_argument("--output", type=os.path.expanduser, default="output/pictures", help="folder (default: output/pictures)")
+    parser.add_argument("--output", type=os.path.expanduser, default="output/pictures", help="folder (default: %(default)s)")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--compare", nargs=2, metavar=("CONFIG", "WEIGHTS"), help="a second model to show beside it")
     shown.add_argument("--steps", help="show the prediction after these steps, e.g. 1,5,10,20")

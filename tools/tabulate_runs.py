@@ -56,7 +56,7 @@ def table(runs: dict[str, list[dict[str, float]]], scores: list[str]) -> str:
 
 
 def cell(values: list[float | None]) -> str:
-    """Mean ± standard deviation (n − 1); the value alone where there is one; "nan" where one is not finite, "" where one is None."""
+    """Mean ± standard deviation (n − 1), or the only value; "nan" where one is not finite, "" where one is None."""
     if None in values:
         return ""
     if not all(map(math.isfinite, values)):

@@ -1,6 +1,5 @@
 """Pictures of how an answer grows over the steps of processing."""
 
-
 import numpy as np
 import torch
 from scipy.ndimage import maximum_filter
@@ -60,7 +59,7 @@ def draw_contour_growth(path: str, inputs: list[dict], growth: np.ndarray, steps
 
 
 def draw_joining_steps(path: str, inputs: list[dict], joined: dict[str, np.ndarray], steps: int) -> None:
-    """Draw a row for each image, cut to its strokes: image, truth, then by model the step at which each pixel joined, as colour.
+    """Draw a row for each image, cut to its strokes: image, truth, then by model each pixel's joining step, as colour.
 
     Args:
         path: PNG file. inputs: with ``image`` (1, H, W) and ``sem_seg`` (H, W).

@@ -205,7 +205,8 @@ def draw_scores(path: str, models: dict[str, list[Similarity]]) -> None:
 
     figure = Figure(figsize=(4 * len(models), 3), layout="constrained")
     axes = figure.subplots(1, len(models), squeeze=False)[0]
-    names = {"correlation": "flood from first cell", "other_starts": "floods from others", "edge": "edge", "shuffled": "shuffled"}
+    names = {"correlation": "flood from first cell", "other_starts": "floods from others"}
+    names |= {control: control for control in ("edge", "shuffled")}
     for axis, (model, found) in zip(axes, models.items()):
         for field, text in names.items():
             values = [value for row in found if not np.isnan(value := getattr(row, field))]

@@ -127,7 +127,7 @@ def largest_singular_value(operator: LinearOperator, tolerance: float = 1e-3) ->
 
 
 def _largest(operator: LinearOperator, tolerance: float, dense: Callable, solve: Callable) -> float:
-    """What ``dense`` says of a small matrix, or the magnitude that ``solve`` (eigs, svds) finds; 0 where its start maps to 0."""
+    """What ``dense`` says of a small matrix, or the magnitude that ``solve`` finds; 0 where its start maps to 0."""
     if operator.shape[0] <= _DENSE:
         matrix = operator.matmat(np.eye(operator.shape[0], dtype=operator.dtype))
         return float(dense(matrix)) if np.isfinite(matrix).all() else float("nan")

@@ -151,7 +151,7 @@ def model_title(cfg: CfgNode) -> str:
 
 
 def enlargement(image: np.ndarray, side: int = 320) -> float:
-    """Scale that brings an image's shorter side to ``side`` pixels, its longer one at most to ``LARGEST_SIDE``; never below 1."""
+    """Scale to a shorter side of ``side`` pixels and a longer one of at most ``LARGEST_SIDE``; never below 1."""
     height, width = image.shape[:2]
     return max(1.0, min(side / min(height, width), LARGEST_SIDE / max(height, width)))
 

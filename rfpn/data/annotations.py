@@ -114,15 +114,14 @@ def differing_image(instances: dict, panoptic: dict) -> str:
     images = {image["id"]: image for image in panoptic["images"]}
     for image in instances["images"]:
         other = images.get(image["id"], image)
-        mine, theirs = _appearance(image), _appearance(other)
-        if mine != theirs:
+        names = [os.path.basename(each["file_name"]) for each in (image, other)]
+        sizes = [(each["width"], each["height"]) for each in (image, other)]
+        # one JSON may name the photograph, the other its annotation: a.jpg and a.png, a_photo.png and a_photo_ids.png
+        shorter, longer = sorted((os.path.splitext(name)[0] for name in names), key=len)
+        if shorter not in longer or sizes[0] != sizes[1]:
+            mine, theirs = (f"{name} of {size[0]}x{size[1]} pixels" for name, size in zip(names, sizes))
             return f"image {image['id']} is {mine}, not the {theirs}"
     return ""
-
-
-def _appearance(image: dict) -> str:
-    # folders may be given in one of the JSONs alone
-    return f"{os.path.basename(image['file_name'])} of {image['width']}x{image['height']} pixels"
 
 
 def _check_images(path: str, content: dict) -> dict:

@@ -113,7 +113,9 @@ def check_ignore_value(dataset_name: str, cfg: CfgNode) -> None:
     label = MetadataCatalog.get(dataset_name).get("ignore_label")
     value = cfg.MODEL.SEM_SEG_HEAD.IGNORE_VALUE
     if _counting_node(cfg.MODEL.META_ARCHITECTURE, "stuff_classes") and label not in (None, value):
-        raise ValueError(f"MODEL.SEM_SEG_HEAD.IGNORE_VALUE is {value}, but void is {label} in the label maps of '{dataset_name}'")
+        raise ValueError(
+            f"MODEL.SEM_SEG_HEAD.IGNORE_VALUE is {value}, but void is {label} in the label maps of '{dataset_name}'"
+        )
 
 
 def predicted_things(cfg: CfgNode) -> tuple[int, str]:

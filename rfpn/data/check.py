@@ -9,7 +9,7 @@ from detectron2.data import DatasetCatalog, MetadataCatalog
 from rfpn.data.annotations import is_box, is_number, is_polygon, read_panoptic_json, split_categories
 from rfpn.data.architectures import is_pathfinder
 from rfpn.data.files import first_few, read_json
-from rfpn.data.stamps import made_from
+from rfpn.data.stamps import made_from, stamped
 
 PREPARE_COMMAND = "`python datasets/prepare_coco_panoptic.py --root <folder> --splits <split>`"
 
@@ -33,7 +33,7 @@ def check_registered(dataset_name: str) -> None:
 
 
 def check_kind(dataset: str, cfg: CfgNode) -> None:
-    """Raise KeyError for a data set that is not registered, ValueError for one of a kind that the configured model cannot read."""
+    """Raise KeyError for a data set that is not registered, ValueError for a kind that the configured model cannot read."""
     check_registered(dataset)
     contours = MetadataCatalog.get(dataset).get("evaluator_type") == "pathfinder"
     if contours != is_pathfinder(cfg):
@@ -60,7 +60,8 @@ def check_scored_instances(dataset_name: str, records: list, *, masks: bool) -> 
     known = {image["id"] for image in content["images"]}
     for record in records:
         if record["image_id"] not in known:
-            raise ValueError(f"{path}: image {record['image_id']} of '{dataset_name}' is not among its images; scoring needs it")
+            image = f"image {record['image_id']} of '{dataset_name}'"
+            raise ValueError(f"{path}: {image} is not among its images; scoring needs it")
     # sets whose truth is kept back have none
     for annotation in content.get("annotations", ()):
         where = f"{path}: annotation {annotation.get('id')}"
@@ -140,8 +141,10 @@ def check_categories(dataset_name: str) -> dict:
                 f"dataset '{dataset_name}': {key} has the category ids {_some(known.keys() - listed)} that the {kind} "
                 f"categories of {path} lack, and lacks {_some(listed.keys() - known)}"
             )
+        # label maps of other programs may number stuff in their own way
+        own = kind == "thing" or metadata.get("made_on_use") or stamped(metadata.sem_seg_root)
         for category, number in listed.items():
-            if known[category] != number:
+            if own and known[category] != number:
                 raise ValueError(
                     f"dataset '{dataset_name}': {key} numbers the category {category} {known[category]}, not {number}: "
                     f"numbers follow the ids of {path} in ascending order" + (", from 1" if kind == "stuff" else "")

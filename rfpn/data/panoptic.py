@@ -5,6 +5,7 @@ with contiguous ids of their own: classes 0..n_things - 1, and semantic ids 0 th
 ``MODEL.ROI_HEADS.NUM_CLASSES == n_things`` and ``MODEL.SEM_SEG_HEAD.NUM_CLASSES == n_stuff + 1``.
 """
 
+import errno
 import hashlib
 import logging
 import os
@@ -258,6 +259,8 @@ def _derive(split: Split) -> None:
         return
     try:
         os.makedirs(derived_dir, exist_ok=True)
+        if not os.access(derived_dir, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         words = f"{error.strerror}; set RFPN_DERIVED_DIR to a folder that can be written to"
         raise OSError(error.errno, words, derived_dir) from None

@@ -1,6 +1,5 @@
 """Segment ids in COCO panoptic PNGs: id = R + 256 G + 256² B, 0 is void (panopticapi's format)."""
 
-
 import numpy as np
 from PIL import Image
 

@@ -70,8 +70,9 @@ def check_picture_sizes(records: list) -> None:
         size = upright_size(path)
         if size != wanted:
             raise ValueError(
-                f"{path}: the picture is {size[0]}x{size[1]} pixels where image {record.get('image_id')} has {wanted[0]}x{wanted[1]}"
-                "; if it is its EXIF orientation that turns it, annotate it as it is shown, or take the orientation out"
+                f"{path}: the picture is {size[0]}x{size[1]} pixels where image {record.get('image_id')} has "
+                f"{wanted[0]}x{wanted[1]}; if it is its EXIF orientation that turns it, "
+                "annotate it as it is shown, or take the orientation out"
             )
 
 

@@ -16,14 +16,26 @@ def stamp_of(sem_seg_root: str, panoptic_json: str) -> dict:
     return {"json": path, "sha256": _content_hash(panoptic_json)}
 
 
+def stamped(sem_seg_root: str) -> bool:
+    """Whether the label maps are this project's, of a version that leaves a stamp."""
+    return os.path.isfile(os.path.join(sem_seg_root, _STAMP))
+
+
 def made_from(sem_seg_root: str, panoptic_json: str) -> bool | None:
-    """Whether the label maps were made of what the JSON holds now; None where no stamp tells, as beside other programs' maps.
+    """Whether the label maps were made of what the JSON holds now.
+
+    None where no stamp tells, as beside other programs' maps, and for a JSON beside the one that they were made of and are
+    up to date with, such as one of a few of its images.
 
     Raises:
         OSError, ValueError: the JSON or the stamp cannot be read; names it.
     """
     found = _read(sem_seg_root)
-    return None if found is None else found.get("sha256") == _content_hash(panoptic_json)
+    if found is None or found.get("sha256") == _content_hash(panoptic_json):
+        return None if found is None else True
+    owner = _path(sem_seg_root, found)
+    others = os.path.isfile(owner) and not os.path.samefile(owner, panoptic_json)
+    return None if others and found.get("sha256") == _content_hash(owner) else False
 
 
 def begin(sem_seg_root: str, stamp: dict) -> None:
@@ -35,8 +47,8 @@ def begin(sem_seg_root: str, stamp: dict) -> None:
     found = _read(sem_seg_root)
     if found is None or found.get("sha256") == stamp["sha256"]:
         return
-    owner = os.path.normpath(os.path.join(os.path.abspath(sem_seg_root), str(found.get("json"))))
-    if found.get("json") != stamp["json"] and os.path.isfile(owner):
+    owner, mine = _path(sem_seg_root, found), _path(sem_seg_root, stamp)
+    if os.path.isfile(owner) and not os.path.samefile(owner, mine):
         raise ValueError(
             f"{sem_seg_root} holds the label maps of {owner}; give each set a --derived-dir of its own, or remove this folder"
         )
@@ -54,6 +66,11 @@ def finish(sem_seg_root: str, stamp: dict) -> None:
         # whole sets may be checked where they cannot be written to
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
+
+
+def _path(sem_seg_root: str, stamp: dict) -> str:
+    """The JSON that a stamp names."""
+    return os.path.normpath(os.path.join(os.path.abspath(sem_seg_root), str(stamp.get("json"))))
 
 
 def _read(sem_seg_root: str) -> dict | None:

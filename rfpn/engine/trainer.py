@@ -199,7 +199,8 @@ class Trainer(DefaultTrainer):
             group |= {name: value for name, value in own.items() if name not in group}
         super().load_state_dict(state_dict)
         self._trainer.load_state_dict(state_dict["_trainer"])
-        if isinstance(self.scheduler, LRMultiplier):
+        # a schedule has no rate beyond its end, where a finished run may stand
+        if isinstance(self.scheduler, LRMultiplier) and self.scheduler.last_epoch <= self.max_iter:
             # those in the checkpoint are of the schedule before
             for group, rate in zip(optimizer.param_groups, self.scheduler.get_lr()):
                 group["lr"] = rate

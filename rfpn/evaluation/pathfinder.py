@@ -64,7 +64,7 @@ class PathfinderEvaluator(DatasetEvaluator):
 
 
 def confusion_counts(logits: Tensor, target: Tensor) -> Tensor:
-    """Hits, false, missed and rejected pixels of every image: logits (N, 2, H, W), target (N, H, W) -> (N, 4) int64, on their device."""
+    """Hits, false, missed and rejected pixels of every image: logits (N, 2, H, W), target (N, H, W) -> (N, 4) int64."""
     predicted, target = (logits[:, 1] > logits[:, 0]).flatten(1), (target == 1).flatten(1)
     hits, positives, targets = (mask.sum(1) for mask in (predicted & target, predicted, target))
     return torch.stack([hits, positives - hits, targets - hits, target.shape[1] - positives - targets + hits], dim=1)

@@ -48,8 +48,8 @@ class RecurrentLayer(nn.Module):
     * ``lipschitz`` adds the penalty (P-Eq 6) to any of them; C-RBP is ``rbp`` with it, C-BPTT is ``bptt`` with it.
     * ``solver="anderson"`` with ``adjoint="solve"`` makes a deep equilibrium model (Bai et al., 2019).
 
-    ``diagnostics`` holds detached scalars of the last passes. After a forward pass: ``residual`` (mean over samples), ``penalty``,
-    ``unconverged_share`` (samples whose residual is above the tolerance in force, 0.01 where none is). After a
+    ``diagnostics`` holds detached scalars of the last passes. After a forward pass: ``residual`` (mean over samples),
+    ``penalty``, ``unconverged_share`` (samples whose residual is above the tolerance in force, 0.01 where none is). After a
     backward pass with ``rbp`` also ``truncated_share`` and ``neumann_length`` (mean over samples); with
     ``adjoint="solve"``, ``truncated_share``, ``solve_length`` and ``solve_residual``.
 
@@ -257,7 +257,7 @@ class RecurrentLayer(nn.Module):
         state, sums, transpose = form.record(x, previous, None if probe == SECANT else probe)
         if probe == SECANT:
             # F at states that are held fixed, with any gradient method: else motions would shrink by what came before
-            held = state if previous.is_leaf else form.step(x, previous.detach())
+            held = state if implicit else form.step(x, previous.detach())
             sums = secant_quotients(form.step(x, state.detach()), held, previous)
         penalty = state.new_zeros(()) if sums is None else self.penalty_of_sums(sums)
         if implicit:

@@ -186,5 +186,6 @@ def test_A10_training_step_on_images_without_instances(records, chosen, head):
 @pytest.mark.parametrize("wrong", [-1, 1.5, "1", None, True])
 def test_A3_what_is_no_class_is_named(records, wrong):
     records[0]["annotations"][0]["category_id"] = wrong
-    with pytest.raises(ValueError, match=f"photo1.png: has an instance of class {wrong!r}, but .*: category_id is a whole number"):
+    words = f"photo1.png: has an instance of class {wrong!r}, but .*: category_id is a whole number"
+    with pytest.raises(ValueError, match=words):
         mapper(thing_classes=3)(records[0])

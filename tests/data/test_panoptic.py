@@ -106,7 +106,7 @@ def test_A4_unreadable_panoptic_png_stops_derivation(tmp_path):
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"file_name": "elsewhere/photo2.jpg"}, "image 2 is photo2.jpg of 64x48 pixels, not the photo2.png of 64x48 pixels of"),
+        ({"file_name": "elsewhere/photo1.png"}, "image 2 is photo1.png of 64x48 pixels, not the photo2.png of 64x48 pixels of"),
         ({"height": 47}, "image 2 is photo2.png of 64x47 pixels, not the photo2.png of 64x48"),
     ],
 )
@@ -117,7 +117,7 @@ def test_instances_of_other_pictures_are_refused(tmp_path, change, words):
     prepare_split(paths)
     register_panoptic_folder("tiny", str(root), "train")
     path = root / "annotations/instances_train.json"
-    edit_json(path, lambda c: (c.pop("info"), c["images"][0].update(file_name="elsewhere/photo1.png")))
+    edit_json(path, lambda c: (c.pop("info"), c["images"][0].update(file_name="elsewhere/photo1_ids.jpg")))
     assert prepare_split(paths) == ([], 0) and len(DatasetCatalog.get("tiny")) == 2
     edit_json(path, lambda content: content["images"][1].update(change))
     with pytest.raises(ValueError, match=f"instances_train.json: {words}"):

@@ -50,7 +50,7 @@ def fail(error):
         (lambda: fail(ValueError("SOME.KEY\n  is wrong")), 2, "error: SOME.KEY is wrong"),
         (lambda: fail(KeyError("SOME.KEY is unknown")), 2, "error: SOME.KEY is unknown"),
         (lambda: fail(FileNotFoundError(2, "No such file", "a.png")), 2, "error: [Errno 2] No such file: 'a.png'"),
-        (lambda: fail(FloatingPointError("iteration 3: not finite: loss_mask")), 3, "error: iteration 3: not finite: loss_mask"),
+        (lambda: fail(FloatingPointError("iteration 3: not finite: loss")), 3, "error: iteration 3: not finite: loss"),
         (lambda: fail(KeyboardInterrupt()), 130, "interrupted"),
         (lambda: read_by_a_worker(ValueError("photo.png: is\ncut short")), 2, "error: photo.png: is cut short"),
         # told of with the name of its module
@@ -159,7 +159,8 @@ def test_modules_that_register_own_sets_are_imported(tmp_path):
         "from detectron2.data import DatasetCatalog\nDatasetCatalog.register('mine_train', lambda: [])\n"
     )
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{PROGRAMS.parent}", "RFPN_IMPORT": "json, mine"}
-    show = "from rfpn.config import get_cfg; get_cfg(); from detectron2.data import DatasetCatalog; print('mine_train' in DatasetCatalog)"
+    show = "from rfpn.config import get_cfg; get_cfg(); from detectron2.data import DatasetCatalog; "
+    show += "print('mine_train' in DatasetCatalog)"
     command = [sys.executable, "-W", "ignore", "-c", show]
     found = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert found.stdout.strip() == "True", found.stderr

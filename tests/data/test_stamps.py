@@ -10,7 +10,7 @@ import pytest
 from detectron2.data import DatasetCatalog
 
 from rfpn.data.images import read_label_map
-from rfpn.data.panoptic import register_panoptic_folder
+from rfpn.data.panoptic import register_panoptic, register_panoptic_folder
 from rfpn.data.semantic import prepare_split, split_of_folder
 from rfpn.data.stamps import made_from
 from tests.data.tiny_panoptic import edit_json, mixed_layouts, write_set
@@ -150,3 +150,25 @@ def test_a_whole_set_may_be_checked_where_it_cannot_be_written_to(tree, monkeypa
         with expected:
             assert prepare_split(tree[1]) == ([], 0)
     assert not stamp.exists()
+
+
+def test_a_json_of_a_few_images_goes_with_the_label_maps_of_the_whole(tree):
+    root, paths = tree
+    prepare_split(paths)
+    few = root / "annotations/panoptic_few.json"
+    shutil.copy(paths.panoptic_json, few)
+    edit_json(few, lambda content: [content[key].pop() for key in ("images", "annotations")])
+    register_panoptic("few", **{**paths._asdict(), "panoptic_json": str(few)})
+    assert len(DatasetCatalog.get("few")) == 2
+    # until the maps are out of date
+    edit_json(Path(paths.panoptic_json), _swap_stuff)
+    with pytest.raises(ValueError, match="panoptic_stuff_train is out of date"):
+        DatasetCatalog.get("few")
+
+
+def test_a_set_may_be_reached_through_a_link(tree, tmp_path):
+    root, derived = tree[0], str(tmp_path / "derived")
+    prepare_split(split_of_folder(str(root), "train", derived))
+    (tmp_path / "link").symlink_to(root)
+    edit_json(root / "annotations/panoptic_train.json", lambda content: content.update(info={}))
+    assert prepare_split(split_of_folder(str(tmp_path / "link"), "train", derived))[0] == []

@@ -104,3 +104,12 @@ def test_what_the_optimizer_holds_stays_the_checkpoints_on_resuming(tmp_path):
     other.resume_or_load()
     assert other.scheduler.base_lrs == trainer.scheduler.base_lrs
     assert other.optimizer.state_dict()["param_groups"] == trainer.optimizer.state_dict()["param_groups"]
+
+
+def test_a_finished_run_may_be_resumed_with_a_shorter_schedule(tmp_path):
+    schedule = ["SOLVER.LR_SCHEDULER_NAME", "WarmupMultiStepLR", "SOLVER.STEPS", (), "SOLVER.MAX_ITER"]
+    build(tmp_path, *schedule, 2).train()
+    trainer = build(tmp_path, *schedule, 1)
+    trainer.resume_or_load()
+    trainer.train()
+    assert trainer.start_iter == 2

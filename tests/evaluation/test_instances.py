@@ -24,7 +24,8 @@ def perfect_scores(name, folder, *detections) -> dict:
         boxes[:, 2:] += boxes[:, :2]
         masks = [rle.decode(a["segmentation"]).astype(bool) for a in record["annotations"]]
         found.pred_boxes, found.scores = Boxes(boxes), torch.ones(len(boxes))
-        found.pred_masks = BitMasks(torch.tensor(masks)).tensor if masks else torch.zeros(0, *found.image_size, dtype=torch.bool)
+        none = torch.zeros(0, *found.image_size, dtype=torch.bool)
+        found.pred_masks = BitMasks(torch.tensor(masks)).tensor if masks else none
         found.pred_classes = torch.tensor([a["category_id"] for a in record["annotations"]], dtype=torch.long)
         evaluator.process([record], [{"instances": found}])
     return evaluator.evaluate()
@@ -67,7 +68,8 @@ def test_perfect_predictions_score_100(tmp_path, case, instances, panoptic):
     prepare_split(paths)
     # the panoptic JSON may then be another, as that of another program's maps
     (root / "panoptic_stuff_train/source.json").unlink()
-    for path, change in ((root / "annotations/instances_train.json", instances), (root / "annotations/panoptic_train.json", panoptic)):
+    for kind, change in (("instances", instances), ("panoptic", panoptic)):
+        path = root / f"annotations/{kind}_train.json"
         if change:
             edit_json(path, change)
     assert len(json.loads((root / "annotations/instances_train.json").read_text())["images"]) == 4

@@ -8,6 +8,8 @@ import pytest
 from PIL import Image
 
 from rfpn.data.panoptic_png import encode_ids
+from rfpn.data.workers import worker_pool
+from rfpn.evaluation import pq
 from rfpn.evaluation.pq import score_panoptic, worker_count
 
 THINGS = [{"id": 5, "name": "thing", "isthing": 1}]
@@ -145,13 +147,17 @@ def test_B7_worker_count_is_bounded():
     assert worker_count(100_000) == os.cpu_count()
 
 
-def test_B7_workers_agree_and_none_is_left(tmp_path):
+def test_B7_workers_agree_and_none_is_left(tmp_path, monkeypatch):
+    started = []
+    monkeypatch.setattr(pq, "worker_pool", lambda count: started.append(count) or worker_pool(count))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
     pictures = [picture(HALF, BOX)] * 6
     wrong = [picture(HALF)] * 3 + [picture(HALF, BOX)] * 3
     one = score(tmp_path, pictures, wrong, workers=1)
     before = multiprocessing.active_children()
     for _ in range(3):
         assert score(tmp_path, pictures, wrong, workers=2) == one
+    assert started == [2] * 3
     # an earlier test's may end meanwhile
     assert set(multiprocessing.active_children()) <= set(before)
     assert one["Things"]["rq"] == pytest.approx(3 / 4.5)

@@ -202,6 +202,18 @@ def test_a_learned_initial_state_has_a_gradient_with_a_penalty_too(gradient, ste
     assert layer.start.grad.norm() > 0
 
 
+def test_secant_penalty_holds_an_initial_state_that_is_learned():
+    class Learned(RecurrentLayer):
+        def initial_state(self, x):
+            return self.start
+
+    cell = LinearCell(size=2)
+    layer = Learned(cell, 1, gradient="bptt", lipschitz=True, coefficient=0.0, probe="secant")
+    layer.start = torch.nn.Parameter(torch.ones(1, 2, dtype=torch.float64))
+    layer(torch.ones(1, 2, dtype=torch.float64)).penalty.backward()
+    assert layer.start.grad is None and cell.weight.grad.norm() > 0
+
+
 def test_the_residual_of_an_unfinished_search_is_that_of_the_recorded_step():
     torch.manual_seed(0)
     cell, states = HGRUCell(4, 3, norm_start=1.0), []
@@ -216,7 +228,8 @@ def test_the_residual_of_an_unfinished_search_is_that_of_the_recorded_step():
 def test_graphs_serve_no_layer_that_starts_or_steps_in_its_own_way(monkeypatch, overridden):
     asked = []
     monkeypatch.setattr("rfpn.layers.recurrent.graphs.run", lambda layer, x, steps: asked.append(type(layer)))
-    own = type("Own", (RecurrentLayer,), {overridden: lambda self, *tensors: getattr(RecurrentLayer, overridden)(self, *tensors)})
+    same = getattr(RecurrentLayer, overridden)
+    own = type("Own", (RecurrentLayer,), {overridden: lambda self, *tensors: same(self, *tensors)})
     with torch.no_grad():
         for kind in (RecurrentLayer, own):
             kind(HGRUCell(3, 3), 3)(torch.rand(2, 3, 5, 5))

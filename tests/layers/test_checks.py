@@ -48,7 +48,7 @@ def test_refused_by_name(value, rule, words):
 @pytest.mark.parametrize(
     "make, words",
     [
-        (lambda: ConvLSTMCell(3, 3)(torch.rand(2, 4, 5, 5), torch.rand(2, 6, 5, 5)), r"convLSTM of 3 .* a state \(N, 6, H, W\)"),
+        (lambda: ConvLSTMCell(3, 3)(torch.rand(2, 4, 5, 5), torch.rand(2, 6, 5, 5)), r"of 3 .* a state \(N, 6, H, W\)"),
         (lambda: ConvLSTMCell(3, 3)(torch.rand(3, 5, 5), torch.rand(2, 6, 5, 5)), "convLSTM of 3 channels needs a drive"),
         (lambda: GALAHGRUCell(64, gate_reduction=2.0), "GALA gate reduction must be a whole number"),
         (lambda: GALAHGRUCell(64, groups=2.0), "hGRU norm groups must be a whole number"),

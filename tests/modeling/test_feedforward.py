@@ -24,7 +24,7 @@ def test_six_layers_of_15_pixels_see_85_pixels_and_no_more():
     assert (seen.min(), seen.max()) == (50 - 42, 50 + 42)
 
 
-@pytest.mark.parametrize("options, message", [({"kernel_size": 4}, "odd, got 4"), ({"layers": 0}, "feedforward layers must be at least 1")])
+@pytest.mark.parametrize("options, message", [({"kernel_size": 4}, "odd, got 4"), ({"layers": 0}, "layers must be at least 1")])
 def test_unusable_arguments_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         FeedforwardLayers(4, **options)

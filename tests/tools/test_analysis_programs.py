@@ -86,7 +86,8 @@ def test_state_space_of_two_models(models, tmp_path, capsys):
     """N is 6: four steps, and up to two more drawn in training."""
     run("state_space", *models["pathfinder"], "--output", tmp_path)
     table = rows(tmp_path / "state_space.csv")
-    assert [(row["model"], row["samples"], row["N"], row["T"]) for row in table] == [("a", "6", "6", "12"), ("b", "6", "6", "12")]
+    found = [(row["model"], row["samples"], row["N"], row["T"]) for row in table]
+    assert found == [("a", "6", "6", "12"), ("b", "6", "6", "12")]
     (pair,) = rows(tmp_path / "state_space_pairs.csv")
     assert (pair["first"], pair["second"]) == ("a", "b") and 0 <= float(pair["p"]) <= 1
     assert float(pair["mu_first"]) == float(table[0]["mu_after"])
@@ -196,7 +197,7 @@ def test_models_of_the_zoo_are_read_with_their_own_configurations(models, tmp_pa
         ("flood_fill", ["--images", -1], "'-1' is not a whole number of at least 0"),
         ("state_space", ["--sample", -300], "'-300' is not a whole number of at least 0"),
         ("state_space", ["--sample", 6], "--sample must be below 6, the number of samples of a, got 6"),
-        ("stability", ["--dataset", "analysis_scenes"], "analysis_scenes is no Pathfinder set, which PathfinderNet cannot read"),
+        ("stability", ["--dataset", "analysis_scenes"], "is no Pathfinder set, which PathfinderNet cannot read"),
         ("contour", ["--steps", -3], "'-3' is not a whole number of at least 1"),
         ("stability", ["--steps", 0], "'0' is not a whole number of at least 1"),
         ("stability", ["--images", 0], "'0' is not a whole number of at least 1"),

@@ -140,7 +140,10 @@ def update_gradient_kernel(
             dc = de * excite
             tl.store(to_s + at, de * (kappa + omega * c) + mix(transposed, dg_in), mask=exists)
             tl.store(to_h + at, (1 - g) * dm, mask=exists)
-            sums = (tl.sum(dc, 1), tl.sum(dc * n, 1), tl.sum(de * s, 1), tl.sum(de * c, 1), tl.sum(de * s * c, 1), tl.sum(dg_in, 1))
+            sums = (
+                tl.sum(dc, 1), tl.sum(dc * n, 1), tl.sum(de * s, 1), tl.sum(de * c, 1),
+                tl.sum(de * s * c, 1), tl.sum(dg_in, 1),
+            )
         tl.store(to_c + at, dc, mask=exists)
         tl.store(to_gate + at, dg_in, mask=exists)
         if k == 0:

@@ -36,7 +36,15 @@ def tangent_moments(z: Tensor, tz: Tensor, m: Moments, like: Tensor) -> TangentM
 
 
 def inhibit_tangent(
-    z1: Tensor, tz1: Tensor, m1: Moments, t1: TangentMoments, x: Tensor, h: Tensor, direction: Tensor, canvas: Tensor, w: Weights
+    z1: Tensor,
+    tz1: Tensor,
+    m1: Moments,
+    t1: TangentMoments,
+    x: Tensor,
+    h: Tensor,
+    direction: Tensor,
+    canvas: Tensor,
+    w: Weights,
 ) -> None:
     """The tangent of s into ``canvas``. See :func:`rfpn.layers.fast.hgru_adjoint_stages.inhibit_tangent`."""
     launch(
