@@ -2,7 +2,7 @@
 
 import plotly.graph_objects as go
 
-from rfpn.analysis.report.run import Series
+from rfpn.analysis.report.run import Series, totals_of
 
 COLORS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#db2777", "#65a30d", "#475569", "#a16207")
 # what the scalars of recurrent layers mean; other scalars of theirs go by their names
@@ -62,7 +62,7 @@ def score_charts(scores: dict[str, dict[str, Series]]) -> list[go.Figure]:
     """A figure for each task that was evaluated more than once: its scores, those of single classes left out."""
     figures = []
     for task, series in scores.items():
-        totals = {name: values for name, values in series.items() if "-" not in name}
+        totals = totals_of(series)
         if all(len(iterations) < 2 for iterations, _ in totals.values()):
             continue
         figure = _lines(task, totals)

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from PIL import Image
 from plotly.offline import get_plotlyjs
 
-from rfpn.analysis.report.run import Run
+from rfpn.analysis.report.run import Run, totals_of
 from rfpn.analysis.samples import Sample
 
 _PAGE = Template("""<!DOCTYPE html>
@@ -162,7 +162,7 @@ def scores_html(run: Run) -> str:
     """Tables of every task's scores at the last evaluation and at the best one, and of single classes."""
     parts = []
     for task, series in run.scores.items():
-        totals = {name: values for name, values in series.items() if "-" not in name}
+        totals = totals_of(series)
         if not totals:
             continue
         main = next((name for name in ("PQ", "IoU", "AP", "mIoU") if name in totals), None)

@@ -29,6 +29,11 @@ class Run(NamedTuple):
     courses: dict[str, dict[str, Series]]
 
 
+def totals_of(scores: dict[str, Series]) -> dict[str, Series]:
+    """The scores of a task without those of single classes."""
+    return {name: series for name, series in scores.items() if "-" not in name}
+
+
 def read_run(folder: str) -> Run:
     """Read ``config.yaml`` and ``metrics.json``, of which one may be missing.
 
