@@ -130,6 +130,7 @@ class _Drawer(Visualizer):
         self._labels: list[Bbox] = []
 
     def draw_text(self, *args, **kwargs):
+        """Detectron2's, then moved."""
         output = super().draw_text(*args, **kwargs)
         label, size = output.ax.texts[-1], np.array(output.canvas.get_width_height())
         box = label.get_window_extent(output.canvas.get_renderer()).padded(_LABEL_PAD)

@@ -180,8 +180,7 @@ def check_up_to_date(dataset_name: str) -> None:
     """
     metadata = MetadataCatalog.get(dataset_name)
     maps, path = metadata.get("sem_seg_root"), metadata.get("panoptic_json")
-    # those that are made at use are renewed then
-    if maps and path and not metadata.get("made_on_use") and made_from(maps, path) is False:
+    if maps and path and made_from(maps, path) is False:
         raise ValueError(
             f"{maps} is out of date: made from another {path}, or not finished; make it anew with {PREPARE_COMMAND}"
         )

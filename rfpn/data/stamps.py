@@ -74,8 +74,7 @@ def _path(sem_seg_root: str, stamp: dict) -> str:
 
 
 def _read(sem_seg_root: str) -> dict | None:
-    path = os.path.join(sem_seg_root, _STAMP)
-    return read_json(path) if os.path.isfile(path) else None
+    return read_json(os.path.join(sem_seg_root, _STAMP)) if stamped(sem_seg_root) else None
 
 
 def _content_hash(path: str) -> str:

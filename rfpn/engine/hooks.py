@@ -76,6 +76,7 @@ class _Estimator(precise_bn._PopulationVarianceEstimator):
         self.pop_mean, self._variance = mean.clone(), variance.clone()
 
     def update(self, mean: torch.Tensor, variance: torch.Tensor, size: int) -> None:
+        """Take in the statistics of a batch of ``size`` values a channel, 0 where it holds nothing."""
         if size:
             if not self.tot:
                 self.pop_mean.zero_()

@@ -14,11 +14,10 @@ from rfpn.data.architectures import descends, given_outputs
 from rfpn.engine.optimizer import OPTIMIZERS
 from rfpn.engine.step import DTYPES
 from rfpn.evaluation import TASKS
-from rfpn.layers.checks import Range, check_setting
+from rfpn.layers.checks import COUNT, Range, check_setting
 from rfpn.modeling.norms import check_norm_names
 from rfpn.modeling.recurrent import recurrent_options
 
-_COUNT = Range(1, math.inf, whole=True)
 _PIXELS = Range(1, 100_000, whole=True)
 _SHARE = Range(0, 1)
 _NUMBER = Range(0, sys.float_info.max)
@@ -41,27 +40,27 @@ _RULES = {
     "MODEL.FPN.FUSE_TYPE": ("sum", "avg"),
     "MODEL.PATHFINDER.FEEDFORWARD_LAYERS": Range(1, 1000, whole=True),
     "MODEL.RECURRENT.KERNEL_SIZE": Range(0, 255, whole=True),
-    "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION": _COUNT,
-    "MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE": _COUNT,
+    "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION": COUNT,
+    "MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE": COUNT,
     "MODEL.ROI_HEADS.POSITIVE_FRACTION": _SHARE,
-    "MODEL.ROI_MASK_HEAD.POOLER_RESOLUTION": _COUNT,
-    "MODEL.RPN.BATCH_SIZE_PER_IMAGE": _COUNT,
+    "MODEL.ROI_MASK_HEAD.POOLER_RESOLUTION": COUNT,
+    "MODEL.RPN.BATCH_SIZE_PER_IMAGE": COUNT,
     "MODEL.RPN.POSITIVE_FRACTION": _SHARE,
-    "MODEL.RPN.POST_NMS_TOPK_TEST": _COUNT,
-    "MODEL.RPN.POST_NMS_TOPK_TRAIN": _COUNT,
-    "MODEL.RPN.PRE_NMS_TOPK_TEST": _COUNT,
-    "MODEL.RPN.PRE_NMS_TOPK_TRAIN": _COUNT,
+    "MODEL.RPN.POST_NMS_TOPK_TEST": COUNT,
+    "MODEL.RPN.POST_NMS_TOPK_TRAIN": COUNT,
+    "MODEL.RPN.PRE_NMS_TOPK_TEST": COUNT,
+    "MODEL.RPN.PRE_NMS_TOPK_TRAIN": COUNT,
     "MODEL.SEM_SEG_HEAD.COMMON_STRIDE": (1, 2, 4, 8, 16, 32, 64, 128),
-    "MODEL.SEM_SEG_HEAD.CONVS_DIM": _COUNT,
+    "MODEL.SEM_SEG_HEAD.CONVS_DIM": COUNT,
     "SOLVER.ACCUMULATE": Range(1, 10_000, whole=True),
     "SOLVER.AMP.DTYPE": tuple(DTYPES),
     "SOLVER.BASE_LR": _NUMBER,
     "SOLVER.BIAS_LR_FACTOR": _NUMBER,
-    "SOLVER.CHECKPOINT_PERIOD": _COUNT,
+    "SOLVER.CHECKPOINT_PERIOD": COUNT,
     "SOLVER.CLIP_GRADIENTS.CLIP_TYPE": ("value", "norm"),
     "SOLVER.GAMMA": _NUMBER,
-    "SOLVER.IMS_PER_BATCH": _COUNT,
-    "SOLVER.MAX_ITER": _COUNT,
+    "SOLVER.IMS_PER_BATCH": COUNT,
+    "SOLVER.MAX_ITER": COUNT,
     "SOLVER.MOMENTUM": _NUMBER,
     "SOLVER.OPTIMIZER": OPTIMIZERS,
     "SOLVER.REFERENCE_WORLD_SIZE": Range(0, math.inf, whole=True),
@@ -133,7 +132,7 @@ def _check_solver(node: CfgNode) -> None:
     schedules = ("WarmupMultiStepLR", "WarmupCosineLR", *["WarmupStepWithFixedGammaLR"] * ("NUM_DECAYS" in node))
     check_setting("SOLVER.LR_SCHEDULER_NAME", node.LR_SCHEDULER_NAME, schedules)
     for step in node.STEPS:
-        check_setting("SOLVER.STEPS: an iteration", step, _COUNT)
+        check_setting("SOLVER.STEPS: an iteration", step, COUNT)
     rising = list(node.STEPS) == sorted(set(node.STEPS)) and node.MAX_ITER not in node.STEPS
     if node.LR_SCHEDULER_NAME == "WarmupMultiStepLR" and not rising:
         raise ValueError(f"SOLVER.STEPS must rise, and none be SOLVER.MAX_ITER {node.MAX_ITER}, got {tuple(node.STEPS)}")

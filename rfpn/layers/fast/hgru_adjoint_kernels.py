@@ -112,8 +112,7 @@ def update_gradient_kernel(
         g = tl.sigmoid(mix(weight, s) + channel(bias2, CHANNELS, G[4]))
         excite = gamma + omega * s
         e = kappa * s + excite * c
-        gap = softplus(e) - state
-        slope = tl.sigmoid(e)
+        gap, slope = softplus(e) - state, tl.sigmoid(e)
         outer = tl.sigmoid(state + g * gap) if OUTER else 1.0
         dm *= outer
         if TANGENT:
@@ -140,10 +139,8 @@ def update_gradient_kernel(
             dc = de * excite
             tl.store(to_s + at, de * (kappa + omega * c) + mix(transposed, dg_in), mask=exists)
             tl.store(to_h + at, (1 - g) * dm, mask=exists)
-            sums = (
-                tl.sum(dc, 1), tl.sum(dc * n, 1), tl.sum(de * s, 1), tl.sum(de * c, 1),
-                tl.sum(de * s * c, 1), tl.sum(dg_in, 1),
-            )
+            ds = de * s
+            sums = (tl.sum(dc, 1), tl.sum(dc * n, 1), tl.sum(ds, 1), tl.sum(de * c, 1), tl.sum(ds * c, 1), tl.sum(dg_in, 1))
         tl.store(to_c + at, dc, mask=exists)
         tl.store(to_gate + at, dg_in, mask=exists)
         if k == 0:
