@@ -36,7 +36,7 @@ def png_file(word: str) -> Path:
 def add_logs(parser: argparse.ArgumentParser) -> None:
     """Add ``--log``: name and path of the logs of runs."""
     parser.add_argument(
-        "--log", type=_named_file, action="append", required=True, metavar="NAME=FILE", help="metrics.json of a run, repeatable"
+        "--log", type=named_file, action="append", required=True, metavar="NAME=FILE", help="metrics.json of a run, repeatable"
     )
 
 
@@ -62,7 +62,8 @@ def read_npz(path: str) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _named_file(word: str) -> tuple[str, str]:
+def named_file(word: str) -> tuple[str, str]:
+    """Name and path from NAME=FILE."""
     name, separator, path = word.partition("=")
     if not separator:
         raise argparse.ArgumentTypeError(f"{word!r} needs NAME=FILE")

@@ -1,5 +1,6 @@
 """Scores and residuals of recurrent models after each step of processing, all from one unrolling an image."""
 
+import csv
 import re
 from typing import Callable, Iterable, Iterator, NamedTuple
 
@@ -24,7 +25,7 @@ _MOST_STEPS = 10_000
 class Course(NamedTuple):
     """A model's scores on one data set.
 
-    trained_steps: those that training drew from. scores: by step, as :func:`evaluate_time_course` gives them.
+    trained_steps: those that training drew from, empty where it is not known. scores: by step, as :func:`evaluate_time_course` gives them.
     """
 
     model: str
@@ -33,8 +34,8 @@ class Course(NamedTuple):
     scores: dict[int, dict[str, float]]
 
 
-def parse_steps(text: str) -> list[int]:
-    """Steps in ascending order from, say, "1-10,20,40".
+def parse_steps(text: str, argument: str = "--steps") -> list[int]:
+    """Steps in ascending order from, say, "1-10,20,40"; errors name ``argument``.
 
     Raises:
         ValueError: a part is no step from 1 to 10,000 or no range of them.
@@ -44,7 +45,7 @@ def parse_steps(text: str) -> list[int]:
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if not 1 <= first <= last <= _MOST_STEPS:
-            raise ValueError(f"--steps takes steps from 1 to {_MOST_STEPS} and ranges, as in 1-10,20,40; got {text!r}")
+            raise ValueError(f"{argument} takes steps from 1 to {_MOST_STEPS} and ranges, as in 1-10,20,40; got {text!r}")
         steps.update(range(first, last + 1))
     return sorted(steps)
 
@@ -165,6 +166,26 @@ def write_courses(path: str, courses: list[Course]) -> None:
     write_csv(path, rows)
 
 
+def read_courses(path: str) -> list[Course]:
+    """What :func:`write_courses` wrote, without the steps of training.
+
+    Raises:
+        OSError, ValueError: the file is missing, or no such table; all name it.
+    """
+    courses = {}
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file, strict=True):
+                model, dataset, step = row.pop("model"), row.pop("dataset"), int(row.pop("step"))
+                course = courses.setdefault((model, dataset), Course(model, dataset, range(0), {}))
+                course.scores[step] = {name: float(score) for name, score in row.items() if score}
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        raise ValueError(f"{path}: no scores by step as of tools/evaluate_timesteps.py ({error})") from None
+    if not courses:
+        raise ValueError(f"{path}: no scores by step, the table is empty")
+    return list(courses.values())
+
+
 def plot_time_course(path: str, courses: list[Course], score: str) -> None:
     """Draw a score and, beside it, the residual against the step: a line for each model and data set.
 
@@ -179,7 +200,7 @@ def plot_time_course(path: str, courses: list[Course], score: str) -> None:
         for axis, name in zip(axes, (score, "residual")):
             values = {step: scores.get(name, float("nan")) for step, scores in course.scores.items()}
             (line,) = axis.plot(list(values), list(values.values()), ".-", markersize=3, linewidth=1, label=label)
-            for step in {course.trained_steps[0], course.trained_steps[-1]}:
+            for step in {*course.trained_steps[:1], *course.trained_steps[-1:]}:
                 if step in values:
                     axis.plot(step, values[step], "o", markersize=9, markerfacecolor="none", color=line.get_color())
                 else:

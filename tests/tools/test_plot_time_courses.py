@@ -1,0 +1,59 @@
+"""tools/plot_time_courses.py: scores by step of several tables in one figure."""
+
+import sys
+
+import plot_time_courses
+import pytest
+
+from rfpn.analysis.time_course import Course, read_courses, write_courses
+
+
+@pytest.fixture
+def table(tmp_path):
+    def write(name, score="PQ", models=("run",)):
+        path = tmp_path / f"{name}.csv"
+        scores = {1: {score: 10.0, "residual": 1.0}, 3: {score: 42.5, "residual": 0.25}}
+        write_courses(str(path), [Course(model, "scenes", range(3, 4), scores) for model in models])
+        return path
+
+    return write
+
+
+def _run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["plot_time_courses.py", *map(str, arguments)])
+    plot_time_courses.main()
+
+
+def test_tables_are_read_as_they_were_written(table):
+    (course,) = read_courses(str(table("a")))
+    assert course == Course("run", "scenes", range(0), {1: {"PQ": 10.0, "residual": 1.0}, 3: {"PQ": 42.5, "residual": 0.25}})
+
+
+def test_courses_bear_the_names_and_steps_given(table, tmp_path, monkeypatch):
+    files = [("BPTT = 3", str(table("a"))), ("C-RBP", str(table("b")))]
+    courses = plot_time_courses.named_courses(files, {"C-RBP": range(20, 31)})
+    assert [(course.model, course.trained_steps) for course in courses] == [("BPTT = 3", range(0)), ("C-RBP", range(20, 31))]
+    assert plot_time_courses.common_score(courses) == "PQ"
+    _run(monkeypatch, "--csv", f"a={table('a')}", "--trained", "a=1-3", "--output", tmp_path / "steps.png")
+    assert (tmp_path / "steps.png").stat().st_size > 0
+
+
+def test_wrong_arguments_are_named(table, tmp_path, monkeypatch, capsys):
+    for name, text in {"log": "no table\n1\n", "empty": "model,dataset,step,PQ\n", "word": "model,dataset,step,PQ\na,b,one,2\n"}.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    out, one = ["--output", tmp_path / "a.png"], ["--csv", f"one={table('a')}"]
+    for arguments, words in (
+        (["--csv", f"one={tmp_path / 'none.csv'}", *out], "none.csv"),
+        (["--csv", f"one={tmp_path / 'log.csv'}", *out], "log.csv: no scores by step"),
+        (["--csv", f"one={tmp_path / 'word.csv'}", *out], "word.csv: no scores by step"),
+        (["--csv", f"one={tmp_path / 'empty.csv'}", *out], "empty.csv: no scores by step"),
+        (["--csv", f"one={table('two', models=('x', 'y'))}", *out], "several models (x, y)"),
+        ([*one, "--csv", f"two={table('iou', 'IoU')}", *out], "none of PQ, IoU in common"),
+        ([*one, "--trained", "two=3", *out], "--trained two: no --csv has that name"),
+        ([*one, "--trained", "one=0", *out], "--trained one= takes steps from 1"),
+        ([*one, "--trained", "one", *out], "needs NAME=STEPS"),
+        ([*one, "--output", tmp_path / "a.xyz"], "does not end in .png"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            _run(monkeypatch, *arguments)
+        assert end.value.code == 2 and words in capsys.readouterr().err

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""One figure of scores by step that were measured apart, from the timesteps.csv of tools/evaluate_timesteps.py.
+
+    python tools/plot_time_courses.py --csv "BPTT 3"=output/a/timesteps.csv --csv C-RBP=output/b/timesteps.csv \\
+        --trained "BPTT 3"=3 --trained C-RBP=20-30 --output steps.png
+"""
+
+import argparse
+
+from arguments import named_file, png_file
+from rfpn.analysis.time_course import Course, parse_steps, plot_time_course, read_courses
+from rfpn.data.programs import one_line_errors
+from rfpn.evaluation import MAIN_SCORES
+
+
+@one_line_errors()
+def main() -> None:
+    """Read the tables, draw the figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--csv", type=named_file, action="append", required=True, metavar="NAME=FILE", help="timesteps.csv of one model, repeatable"
+    )
+    parser.add_argument(
+        "--trained", type=named_steps, action="append", default=[], metavar="NAME=STEPS",
+        help="steps of its training, such as 20-30, which get rings in the figure, repeatable",
+    )  # fmt: skip
+    parser.add_argument("--output", type=png_file, required=True, help="PNG file of the curves")
+    arguments = parser.parse_args()
+    courses = named_courses(arguments.csv, dict(arguments.trained))
+    plot_time_course(str(arguments.output), courses, common_score(courses))
+
+
+def named_steps(word: str) -> tuple[str, range]:
+    """Name and steps from NAME=STEPS, such as C-RBP=20-30."""
+    name, separator, text = word.rpartition("=")
+    if not separator:
+        raise argparse.ArgumentTypeError(f"{word!r} needs NAME=STEPS")
+    try:
+        steps = parse_steps(text, f"--trained {name}=")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return name, range(steps[0], steps[-1] + 1)
+
+
+def named_courses(files: list[tuple[str, str]], trained: dict[str, range]) -> list[Course]:
+    """Courses under the names given here. Raises OSError or ValueError naming what is at fault."""
+    if unknown := trained.keys() - dict(files).keys():
+        raise ValueError(f"--trained {min(unknown)}: no --csv has that name")
+    courses = []
+    for name, path in files:
+        found = read_courses(path)
+        if len(models := sorted({course.model for course in found})) > 1:
+            raise ValueError(f"--csv {name}={path}: has several models ({', '.join(models)}); give a table with one")
+        courses += [course._replace(model=name, trained_steps=trained.get(name, range(0))) for course in found]
+    return courses
+
+
+def common_score(courses: list[Course]) -> str:
+    """The main score that all courses have. Raises ValueError where there is none."""
+    for score in MAIN_SCORES.values():
+        if all(score in scores for course in courses for scores in course.scores.values()):
+            return score
+    raise ValueError(f"--csv: the tables have none of {', '.join(MAIN_SCORES.values())} in common")
+
+
+if __name__ == "__main__":
+    main()
