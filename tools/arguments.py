@@ -1,11 +1,15 @@
 """Command-line arguments that programs share: what is wrong ends a program in one line, before its work."""
 
 import argparse
+import re
 from pathlib import Path
 
 import numpy as np
 
 from rfpn.analysis.report.run import Series, read_metrics
+
+# each step has an evaluator, or a picture, of its own
+_MOST_STEPS = 10_000
 
 
 def positive(word: str) -> int:
@@ -16,6 +20,18 @@ def positive(word: str) -> int:
 def natural(word: str) -> int:
     """A whole number of at least 0."""
     return _whole(word, 0)
+
+
+def step_list(word: str) -> list[int]:
+    """Steps in ascending order from, say, "1-10,20,40"."""
+    steps = set()
+    for part in word.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if not 1 <= first <= last <= _MOST_STEPS:
+            raise argparse.ArgumentTypeError(f"{word!r} has no steps from 1 to {_MOST_STEPS} and ranges, as in 1-10,20,40")
+        steps.update(range(first, last + 1))
+    return sorted(steps)
 
 
 def output_file(word: str) -> Path:

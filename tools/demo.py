@@ -24,10 +24,10 @@ from detectron2.config import CfgNode
 from detectron2.utils.logger import setup_logger
 from tqdm import tqdm
 
+from arguments import step_list
 from rfpn.analysis.figures import enlarge, side_by_side, stack_rows, write_picture
 from rfpn.analysis.media import Video, find_media, free_path, is_video, output_paths, write_video
 from rfpn.analysis.overlay import LARGEST_SIDE, Overlay, enlargement
-from rfpn.analysis.time_course import parse_steps
 from rfpn.config import get_cfg
 from rfpn.data.images import read_image
 from rfpn.data.programs import one_line_errors
@@ -42,7 +42,7 @@ _SHEET_ROWS = 8
 def main(args) -> int:
     """Draw everything; returns 1 if anything had to be left out, else 0."""
     setup_logger(name="rfpn", abbrev_name="rfpn")
-    steps = parse_steps(args.steps) if args.steps else []
+    steps = args.steps or []
     files, problems = find_media(args.input)
     if not files:
         raise FileNotFoundError(f"--input: {'; '.join(problems)}")
@@ -166,7 +166,7 @@ def parse_args(words: list[str] | None = None):
     parser.add_argument("--output", type=os.path.expanduser, default="output/pictures", help="folder (default: %(default)s)")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--compare", nargs=2, metavar=("CONFIG", "WEIGHTS"), help="a second model to show beside it")
-    shown.add_argument("--steps", help="show the prediction after these steps, e.g. 1,5,10,20")
+    shown.add_argument("--steps", type=step_list, help="show the prediction after these steps, e.g. 1,5,10,20")
     parser.add_argument("--max-frames", type=int, default=1000, help="of a video, at most (default: 1000)")
     parser.add_argument("--side", type=int, default=320, help="shorter side of pictures in pixels, at least (320)")
     parser.add_argument("opts", nargs=argparse.REMAINDER, help="KEY VALUE overrides of the configuration")

@@ -17,7 +17,9 @@ from detectron2.engine import default_argument_parser
 from detectron2.utils import comm
 
 from analysis_models import add_model_arguments, load_model, model_configs, open_output
-from rfpn.analysis.time_course import Course, evaluate_time_course, parse_steps, plot_time_course, write_courses
+from arguments import step_list
+from rfpn.analysis.courses import Course, plot_courses, write_courses
+from rfpn.analysis.time_course import evaluate_time_course
 from rfpn.analysis.unrolling import trained_steps
 from rfpn.data.build import build_test_loader
 from rfpn.data.check import check_kind
@@ -29,7 +31,6 @@ from rfpn.evaluation import MAIN_SCORES, build_main_evaluator
 def main(args):
     """What every process of the job does."""
     with one_line_errors():
-        steps = parse_steps(args.steps)
         if args.resume and args.weights:
             raise ValueError("--resume takes the last checkpoint of OUTPUT_DIR, not those of --weights: give one of the two")
         configs = model_configs(args)
@@ -41,7 +42,7 @@ def main(args):
         for label, cfg in configs.items():
             model = load_model(cfg, args.resume)
             for name in datasets[label]:
-                scores = evaluate_time_course(model, loaders[label, name], steps, lambda: build_main_evaluator(cfg, name))
+                scores = evaluate_time_course(model, loaders[label, name], args.steps, lambda: build_main_evaluator(cfg, name))
                 courses.append(Course(label, name, trained_steps(cfg), scores))
         if comm.is_main_process():
             write(folder, courses, score)
@@ -54,7 +55,7 @@ def write(folder: str, courses: list[Course], score: str) -> None:
         table = ", ".join(f"{step}: {scores.get(score, float('nan')):.4f}" for step, scores in course.items())
         logger.info("%s, %s, %s by step: %s", label, name, score, table)
     write_courses(os.path.join(folder, "timesteps.csv"), courses)
-    plot_time_course(os.path.join(folder, "timesteps.png"), courses, score)
+    plot_courses(os.path.join(folder, "timesteps.png"), courses, score)
     logger.info("written to %s", folder)
 
 
@@ -83,7 +84,7 @@ def parse_args():
     """Detectron2's arguments, models, data sets and steps."""
     parser = default_argument_parser(__doc__)
     add_model_arguments(parser)
-    parser.add_argument("--steps", default="1-40", help="e.g. 1-10,20,40 (default: 1-40)")
+    parser.add_argument("--steps", type=step_list, default="1-40", help="e.g. 1-10,20,40 (default: 1-40)")
     parser.add_argument("--datasets", help="registered names, with commas between (default: DATASETS.TEST)")
     return parser.parse_args()
 

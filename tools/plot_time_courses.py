@@ -7,8 +7,8 @@
 
 import argparse
 
-from arguments import named_file, png_file
-from rfpn.analysis.time_course import Course, parse_steps, plot_time_course, read_courses
+from arguments import named_file, png_file, step_list
+from rfpn.analysis.courses import Course, plot_courses, read_courses
 from rfpn.data.programs import one_line_errors
 from rfpn.evaluation import MAIN_SCORES
 
@@ -18,8 +18,9 @@ def main() -> None:
     """Read the tables, draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--csv", type=named_file, action="append", required=True, metavar="NAME=FILE", help="timesteps.csv of one model, repeatable"
-    )
+        "--csv", type=named_file, action="append", required=True, metavar="NAME=FILE",
+        help="timesteps.csv of one model, repeatable",
+    )  # fmt: skip
     parser.add_argument(
         "--trained", type=named_steps, action="append", default=[], metavar="NAME=STEPS",
         help="steps of its training, such as 20-30, which get rings in the figure, repeatable",
@@ -27,7 +28,7 @@ def main() -> None:
     parser.add_argument("--output", type=png_file, required=True, help="PNG file of the curves")
     arguments = parser.parse_args()
     courses = named_courses(arguments.csv, dict(arguments.trained))
-    plot_time_course(str(arguments.output), courses, common_score(courses))
+    plot_courses(str(arguments.output), courses, common_score(courses))
 
 
 def named_steps(word: str) -> tuple[str, range]:
@@ -35,10 +36,7 @@ def named_steps(word: str) -> tuple[str, range]:
     name, separator, text = word.rpartition("=")
     if not separator:
         raise argparse.ArgumentTypeError(f"{word!r} needs NAME=STEPS")
-    try:
-        steps = parse_steps(text, f"--trained {name}=")
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    steps = step_list(text)
     return name, range(steps[0], steps[-1] + 1)
 
 

@@ -14,14 +14,13 @@ import logging
 import os
 
 from analysis_models import load_overlay
-from arguments import natural
+from arguments import natural, step_list
 from detectron2.utils.logger import setup_logger
 
 from rfpn.analysis.overlay import Overlay
 from rfpn.analysis.report import charts, page
 from rfpn.analysis.report.run import Run, read_run
 from rfpn.analysis.samples import Sample, draw_samples
-from rfpn.analysis.time_course import parse_steps
 from rfpn.analysis.unrolling import trained_steps
 from rfpn.data.files import whole_file
 from rfpn.data.programs import INPUT_ERRORS, error_text, one_line_errors
@@ -38,14 +37,13 @@ _SIDE = 288
 def main(args) -> None:
     """Read the run, predict its samples, write the page."""
     setup_logger(name="rfpn", abbrev_name="rfpn")
-    steps = parse_steps(args.steps) if args.steps else None
     run = read_run(args.run)
     output = args.output or os.path.join(args.run, "report.html")
     if os.path.isdir(output):
         raise IsADirectoryError(f"--output {output} is a folder, not the file of a page")
     os.makedirs(os.path.dirname(output) or ".", exist_ok=True)
-    overlay, samples, reason = sample_run(run, args, steps)
-    if steps and overlay and not overlay.recurrent:
+    overlay, samples, reason = sample_run(run, args)
+    if args.steps and overlay and not overlay.recurrent:
         raise ValueError(f"--steps needs a recurrent model, {args.run} is {overlay.title}")
     content = page.build_page(
         f"Run {args.run}",
@@ -64,7 +62,7 @@ def main(args) -> None:
     logger.info("written to %s (%.1f MB)", output, os.path.getsize(output) / 1e6)
 
 
-def sample_run(run: Run, args, steps: list[int] | None) -> tuple[Overlay | None, list[Sample], str]:
+def sample_run(run: Run, args) -> tuple[Overlay | None, list[Sample], str]:
     """The run's model and its samples; None and none, with the reason, where they cannot be had."""
     weights = args.weights or last_weights(run.folder)
     config = os.path.join(run.folder, "config.yaml")
@@ -72,7 +70,7 @@ def sample_run(run: Run, args, steps: list[int] | None) -> tuple[Overlay | None,
         overlay = load_overlay(config, [*args.opts, "MODEL.WEIGHTS", weights])
         shown = []
         if overlay.recurrent:
-            shown = steps or default_steps(trained_steps(overlay.cfg))
+            shown = args.steps or default_steps(trained_steps(overlay.cfg))
         names = overlay.cfg.DATASETS.TEST
         if not names:
             raise ValueError("DATASETS.TEST names no data set")
@@ -143,7 +141,7 @@ def parse_args(words: list[str] | None = None):
     parser.add_argument("--output", metavar="FILE", help="page to write (default: report.html in the run's folder)")
     parser.add_argument("--weights", metavar="FILE", help="checkpoint (default: the run's last one)")
     parser.add_argument("--samples", type=natural, default=4, help="images of DATASETS.TEST to show (default: 4)")
-    parser.add_argument("--steps", help="steps to show, e.g. 1-10,20 (default: up to twice those of training)")
+    parser.add_argument("--steps", type=step_list, help="to show, e.g. 1-10,20 (default: up to twice those of training)")
     parser.add_argument("opts", nargs=argparse.REMAINDER, help="KEY VALUE overrides of the configuration")
     return parser.parse_args(words)
 

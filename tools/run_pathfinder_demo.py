@@ -14,7 +14,8 @@ from detectron2.engine import default_argument_parser
 from run_demo import run
 
 from rfpn.analysis.contour_growth import contour_growth, draw_contour_growth, draw_joining_steps, joining_steps
-from rfpn.analysis.time_course import Course, evaluate_time_course, plot_time_course, write_courses
+from rfpn.analysis.courses import Course, plot_courses, write_courses
+from rfpn.analysis.time_course import evaluate_time_course
 from rfpn.analysis.unrolling import first_batches, trained_steps
 from rfpn.data.build import build_test_loader
 from rfpn.data.files import datasets_root
@@ -73,7 +74,7 @@ def draw(trainer: Trainer, folder: str) -> None:
     scores = evaluate_time_course(model, loader, list(range(1, steps + 1)), lambda: build_main_evaluator(cfg, name))
     courses = [Course("hGRU, C-RBP", name, trained_steps(cfg), scores)]
     write_courses(os.path.join(folder, "timesteps.csv"), courses)
-    plot_time_course(os.path.join(folder, "timesteps.png"), courses, "IoU")
+    plot_courses(os.path.join(folder, "timesteps.png"), courses, "IoU")
     inputs = [record for batch in first_batches(loader, PICTURES) for record in batch]
     growth = contour_growth(model, inputs, steps)[:, :PICTURES]
     inputs = inputs[:PICTURES]

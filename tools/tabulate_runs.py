@@ -10,9 +10,12 @@ import math
 from statistics import mean, stdev
 
 from arguments import add_logs, read_log
+from rfpn.analysis.report.run import Series
 from rfpn.data.programs import one_line_errors
 
 SCORES = ["panoptic_seg/PQ", "panoptic_seg/PQ_th", "panoptic_seg/PQ_st", "segm/AP", "loss_mask", "recurrent/residual"]
+# iterations between lines of a log
+LINE = 20
 
 
 @one_line_errors()
@@ -22,9 +25,9 @@ def main() -> None:
     add_logs(parser)
     parser.add_argument("--scores", help=f"columns, with commas between (default: those of {','.join(SCORES)} that a log has)")
     arguments = parser.parse_args()
-    runs = last_values(arguments.log)
+    runs = read_logs(arguments.log)
     scores = columns(arguments.scores, {score for logs in runs.values() for log in logs for score in log})
-    print(table(runs, scores))
+    print("\n".join([table(last_values(runs, scores), scores), *behind(runs, scores)]))
 
 
 def columns(asked: str | None, found: set[str]) -> list[str]:
@@ -35,16 +38,35 @@ def columns(asked: str | None, found: set[str]) -> list[str]:
     return scores
 
 
-def last_values(files: list[tuple[str, str]]) -> dict[str, list[dict[str, float]]]:
-    """The last value of each scalar in each log, by name. Raises OSError or ValueError naming one that cannot be averaged."""
+def read_logs(files: list[tuple[str, str]]) -> dict[str, list[dict[str, Series]]]:
+    """The logs of each name. Raises OSError or ValueError naming one that cannot be averaged with the others."""
     runs, ends = {}, {}
     for name, path in files:
         log = read_log(path)
-        runs.setdefault(name, []).append({score: values[-1] for score, (_, values) in log.items()})
+        runs.setdefault(name, []).append(log)
         last = max(iterations[-1] for iterations, _ in log.values())
         if ends.setdefault(name, last) != last:
             raise ValueError(f"--log {name}={path} ends at iteration {last}, another of that name at {ends[name]}")
     return runs
+
+
+def last_values(runs: dict[str, list[dict[str, Series]]], scores: list[str]) -> dict[str, list[dict[str, float]]]:
+    """The last value of each score in each log, by name. Raises ValueError where those of a name are of unlike iterations."""
+    for name, logs in runs.items():
+        for score in scores:
+            if len(ends := {log[score][0][-1] for log in logs if score in log}) > 1:
+                raise ValueError(f"--log {name}: logs have their last {score} at iterations {sorted(ends)}; give those of one")
+    return {name: [{s: log[s][1][-1] for s in scores if s in log} for log in logs] for name, logs in runs.items()}
+
+
+def behind(runs: dict[str, list[dict[str, Series]]], scores: list[str]) -> list[str]:
+    """A line for each score that was taken before the end of its logs."""
+    lines = []
+    for name, logs in runs.items():
+        end = max(iterations[-1] for iterations, _ in logs[0].values())
+        at = {score: log[score][0][-1] for log in logs for score in scores if score in log}
+        lines += [f"{name}: {score} is of iteration {i}, the log ends at {end}" for score, i in at.items() if end - i > LINE]
+    return lines
 
 
 def table(runs: dict[str, list[dict[str, float]]], scores: list[str]) -> str:

@@ -1,8 +1,6 @@
 """Scores and residuals of recurrent models after each step of processing, all from one unrolling an image."""
 
-import csv
-import re
-from typing import Callable, Iterable, Iterator, NamedTuple
+from typing import Callable, Iterable, Iterator
 
 import torch
 from detectron2.evaluation import DatasetEvaluator, inference_context
@@ -15,39 +13,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from rfpn.analysis.unrolling import detect, layer_drive, pool_masks, recurrent_layer
-from rfpn.data.files import write_csv
 from rfpn.modeling import PathfinderNet
-
-# each has an evaluator of its own
-_MOST_STEPS = 10_000
-
-
-class Course(NamedTuple):
-    """A model's scores on one data set.
-
-    trained_steps: those that training drew from, empty where it is not known. scores: by step, as :func:`evaluate_time_course` gives them.
-    """
-
-    model: str
-    dataset: str
-    trained_steps: range
-    scores: dict[int, dict[str, float]]
-
-
-def parse_steps(text: str, argument: str = "--steps") -> list[int]:
-    """Steps in ascending order from, say, "1-10,20,40"; errors name ``argument``.
-
-    Raises:
-        ValueError: a part is no step from 1 to 10,000 or no range of them.
-    """
-    steps = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-        if not 1 <= first <= last <= _MOST_STEPS:
-            raise ValueError(f"{argument} takes steps from 1 to {_MOST_STEPS} and ranges, as in 1-10,20,40; got {text!r}")
-        steps.update(range(first, last + 1))
-    return sorted(steps)
 
 
 def evaluate_time_course(
@@ -154,61 +120,3 @@ def _combine(model: nn.Module, instances: Instances, labels: torch.Tensor, size:
         model.combine_stuff_area_thresh,
         model.combine_instances_score_thresh,
     )
-
-
-def write_courses(path: str, courses: list[Course]) -> None:
-    """Write scores by model, data set and step as CSV: columns ``model``, ``dataset``, ``step``, one for each score."""
-    rows = [
-        {"model": model, "dataset": dataset, "step": step, **scores}
-        for model, dataset, _, course in courses
-        for step, scores in course.items()
-    ]
-    write_csv(path, rows)
-
-
-def read_courses(path: str) -> list[Course]:
-    """What :func:`write_courses` wrote, without the steps of training.
-
-    Raises:
-        OSError, ValueError: the file is missing, or no such table; all name it.
-    """
-    courses = {}
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file, strict=True):
-                model, dataset, step = row.pop("model"), row.pop("dataset"), int(row.pop("step"))
-                course = courses.setdefault((model, dataset), Course(model, dataset, range(0), {}))
-                course.scores[step] = {name: float(score) for name, score in row.items() if score}
-    except (KeyError, TypeError, ValueError, csv.Error) as error:
-        raise ValueError(f"{path}: no scores by step as of tools/evaluate_timesteps.py ({error})") from None
-    if not courses:
-        raise ValueError(f"{path}: no scores by step, the table is empty")
-    return list(courses.values())
-
-
-def plot_time_course(path: str, courses: list[Course], score: str) -> None:
-    """Draw a score and, beside it, the residual against the step: a line for each model and data set.
-
-    Rings mark the least and the most steps of training where they were evaluated, dotted lines of the same colour where not.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.5), layout="constrained")
-    axes = figure.subplots(1, 2)
-    for course in courses:
-        label = f"{course.model}, {course.dataset}"
-        for axis, name in zip(axes, (score, "residual")):
-            values = {step: scores.get(name, float("nan")) for step, scores in course.scores.items()}
-            (line,) = axis.plot(list(values), list(values.values()), ".-", markersize=3, linewidth=1, label=label)
-            for step in {*course.trained_steps[:1], *course.trained_steps[-1:]}:
-                if step in values:
-                    axis.plot(step, values[step], "o", markersize=9, markerfacecolor="none", color=line.get_color())
-                else:
-                    axis.axvline(step, color=line.get_color(), linestyle=":", linewidth=1)
-    axes[0].set(xlabel="step of processing", ylabel=score, ylim=(0, None))
-    axes[1].set(xlabel="step of processing", ylabel="residual ‖h$_t$ − h$_{t-1}$‖ / ‖h$_t$‖")
-    # without any detection there is no residual
-    if any(scores.get("residual", 0) > 0 for course in courses for scores in course.scores.values()):
-        axes[1].set_yscale("log")
-    axes[0].legend(fontsize="small", title="ring: steps of training", title_fontsize="small")
-    figure.savefig(path, dpi=120)

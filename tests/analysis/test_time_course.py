@@ -1,22 +1,13 @@
 """Scores by step of processing."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from detectron2.modeling import build_model
-from PIL import Image
 
-from rfpn.analysis.time_course import (
-    Course,
-    evaluate_time_course,
-    parse_steps,
-    plot_time_course,
-    step_outputs,
-    write_courses,
-)
+from rfpn.analysis.time_course import evaluate_time_course, step_outputs
 from rfpn.engine.setup import load_cfg
 from rfpn.evaluation.pathfinder import PathfinderEvaluator
 
@@ -45,19 +36,6 @@ def panoptic_batch():
     generator = torch.Generator().manual_seed(0)
     shape = (3, 64, 96)
     return [{"image": torch.randint(0, 256, shape, generator=generator), "height": 32, "width": 48, "image_id": 0}]
-
-
-@pytest.mark.parametrize(
-    "text, steps", [("3", [3]), ("1-4", [1, 2, 3, 4]), ("40,1-3, 2,20", [1, 2, 3, 20, 40]), ("5-5", [5])]
-)
-def test_parse_steps(text, steps):
-    assert parse_steps(text) == steps
-
-
-@pytest.mark.parametrize("text", ["", "0", "a", "3-1", "1-", "-3", "1,,2", "1-2-3", "1-99999999999"])
-def test_parse_steps_refuses(text):
-    with pytest.raises(ValueError, match="--steps takes steps from 1"):
-        parse_steps(text)
 
 
 def test_pathfinder_scores_equal_those_of_separate_evaluations():
@@ -110,23 +88,3 @@ def test_models_without_steps_are_refused():
 def test_nothing_to_evaluate_has_no_scores():
     model = build("quick_schedules/pathfinder_quick.yaml")
     assert evaluate_time_course(model, [], [1, 2], lambda: PathfinderEvaluator("toy")) == {1: {}, 2: {}}
-
-
-def test_table_and_figure(tmp_path):
-    courses = [
-        Course("first", "a", range(20, 21), {1: {"IoU": 0.5, "residual": 0.6}, 20: {"IoU": 0.7, "residual": 0.01}}),
-        Course("second", "a", range(6, 7), {1: {"IoU": 0.1, "residual": 1.0}}),
-    ]
-    write_courses(str(tmp_path / "new" / "course.csv"), courses)
-    with open(tmp_path / "new" / "course.csv") as file:
-        rows = list(csv.DictReader(file))
-    assert rows[1] == {"model": "first", "dataset": "a", "step": "20", "IoU": "0.7", "residual": "0.01"}
-    assert [row["model"] for row in rows] == ["first", "first", "second"]
-    plot_time_course(str(tmp_path / "course.png"), courses, "IoU")
-    one = Course("first", "a", range(20, 21), {1: {"IoU": 0.5, "residual": 0.6}, 20: {"IoU": 0.2, "residual": 0.01}})
-    plot_time_course(str(tmp_path / "other.png"), [one], "IoU")
-    pictures = [np.asarray(Image.open(tmp_path / f"{name}.png").convert("L"), int) for name in ("course", "other")]
-    # nothing was detected: there is no residual
-    plot_time_course(str(tmp_path / "none.png"), [Course("first", "a", range(20, 21), {1: {"PQ": 0.0}})], "PQ")
-    different = np.abs(pictures[0] - pictures[1]) > 50
-    assert different.any(axis=0)[: different.shape[1] // 2].any()

@@ -129,7 +129,6 @@ def test_a_job_that_cannot_be_started_gives_one_line(monkeypatch, capsys, progra
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        (["--steps", "0-3"], "--steps takes steps from 1"),
         (["--datasets", "nowhere"], "data set 'nowhere' is not registered"),
         (["DATASETS.TEST", "()"], "DATASETS.TEST is empty"),
         (["--datasets", "timesteps_test,coco_2017_val_panoptic_separated"], "which PathfinderNet cannot read"),

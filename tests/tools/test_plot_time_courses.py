@@ -5,7 +5,7 @@ import sys
 import plot_time_courses
 import pytest
 
-from rfpn.analysis.time_course import Course, read_courses, write_courses
+from rfpn.analysis.courses import Course, write_courses
 
 
 @pytest.fixture
@@ -24,11 +24,6 @@ def _run(monkeypatch, *arguments):
     plot_time_courses.main()
 
 
-def test_tables_are_read_as_they_were_written(table):
-    (course,) = read_courses(str(table("a")))
-    assert course == Course("run", "scenes", range(0), {1: {"PQ": 10.0, "residual": 1.0}, 3: {"PQ": 42.5, "residual": 0.25}})
-
-
 def test_courses_bear_the_names_and_steps_given(table, tmp_path, monkeypatch):
     files = [("BPTT = 3", str(table("a"))), ("C-RBP", str(table("b")))]
     courses = plot_time_courses.named_courses(files, {"C-RBP": range(20, 31)})
@@ -39,18 +34,15 @@ def test_courses_bear_the_names_and_steps_given(table, tmp_path, monkeypatch):
 
 
 def test_wrong_arguments_are_named(table, tmp_path, monkeypatch, capsys):
-    for name, text in {"log": "no table\n1\n", "empty": "model,dataset,step,PQ\n", "word": "model,dataset,step,PQ\na,b,one,2\n"}.items():
-        (tmp_path / f"{name}.csv").write_text(text)
+    (tmp_path / "log.csv").write_text("no table\n1\n")
     out, one = ["--output", tmp_path / "a.png"], ["--csv", f"one={table('a')}"]
     for arguments, words in (
         (["--csv", f"one={tmp_path / 'none.csv'}", *out], "none.csv"),
         (["--csv", f"one={tmp_path / 'log.csv'}", *out], "log.csv: no scores by step"),
-        (["--csv", f"one={tmp_path / 'word.csv'}", *out], "word.csv: no scores by step"),
-        (["--csv", f"one={tmp_path / 'empty.csv'}", *out], "empty.csv: no scores by step"),
         (["--csv", f"one={table('two', models=('x', 'y'))}", *out], "several models (x, y)"),
         ([*one, "--csv", f"two={table('iou', 'IoU')}", *out], "none of PQ, IoU in common"),
         ([*one, "--trained", "two=3", *out], "--trained two: no --csv has that name"),
-        ([*one, "--trained", "one=0", *out], "--trained one= takes steps from 1"),
+        ([*one, "--trained", "one=0", *out], "--trained: '0' has no steps from 1"),
         ([*one, "--trained", "one", *out], "needs NAME=STEPS"),
         ([*one, "--output", tmp_path / "a.xyz"], "does not end in .png"),
     ):

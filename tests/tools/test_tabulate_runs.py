@@ -52,6 +52,18 @@ def test_runs_that_did_not_get_as_far_are_not_averaged(tmp_path, monkeypatch, ca
     assert end.value.code == 2 and "199.json ends at iteration 199, another of that name at 999" in capsys.readouterr().err
 
 
+def test_scores_of_unlike_iterations_are_not_averaged(tmp_path, monkeypatch, capsys):
+    losses = [{"iteration": i, "total_loss": 1.0} for i in (999, 1999)]
+    whole = _log(tmp_path, "1.json", *losses, {"iteration": 999, "PQ": 19.0}, {"iteration": 1999, "PQ": 50.0})
+    cut = _log(tmp_path, "2.json", *losses, {"iteration": 999, "PQ": 20.0})
+    with pytest.raises(SystemExit) as end:
+        _run(monkeypatch, "--log", f"a={whole}", "--log", f"a={cut}", "--scores", "PQ")
+    assert end.value.code == 2 and "--log a: logs have their last PQ at iterations [999, 1999]" in capsys.readouterr().err
+    _run(monkeypatch, "--log", f"a={whole}", "--log", f"b={cut}", "--scores", "PQ,total_loss")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:] == ["| a | 1 | 50.0 | 1 |", "| b | 1 | 20.0 | 1 |", "b: PQ is of iteration 999, the log ends at 1999"]
+
+
 def test_wrong_arguments_are_named(tmp_path, monkeypatch, capsys):
     for word, message in ((str(tmp_path), "needs NAME=FILE"), (f"a={tmp_path / 'none.json'}", "none.json")):
         with pytest.raises(SystemExit) as end:

@@ -1,11 +1,11 @@
 """What a run's folder tells: configuration, scalars of training, scores of its evaluations."""
 
-import csv
 import json
 import logging
 import os
 from typing import NamedTuple
 
+from rfpn.analysis.courses import read_courses
 from rfpn.config import get_cfg, read_settings, settings_of
 from rfpn.evaluation import TASKS
 
@@ -68,11 +68,21 @@ def read_run(folder: str) -> Run:
 
 
 def _courses(path: str) -> dict[str, dict[str, Series]]:
+    """Series over steps by model and data set and by score; a table that cannot be read is left out, with a warning."""
+    courses: dict[str, dict[str, Series]] = {}
     try:
-        return read_courses(path) if os.path.isfile(path) else {}
+        found = read_courses(path) if os.path.isfile(path) else []
     except ValueError as error:
         logging.getLogger("rfpn").warning("left out: %s", error)
         return {}
+    for model, dataset, _, by_step in found:
+        series = courses.setdefault(f"{model}, {dataset}", {})
+        for step, scores in by_step.items():
+            for score, value in scores.items():
+                steps, values = series.setdefault(score, ([], []))
+                steps.append(step)
+                values.append(value)
+    return courses
 
 
 def _task(name: str) -> tuple[str, str]:
@@ -87,9 +97,10 @@ def read_metrics(path: str) -> dict[str, Series]:
     """Series by name from Detectron2's ``metrics.json``, one JSON object a line.
 
     A stopped run may leave a broken line: such, and lines with what is no number, are left out, with a warning.
-    Iterations that a resumed run repeated have the later values.
+    Where training starts again from an earlier iteration, resumed or from the first, what the log had from there on
+    does not count.
     """
-    values, broken = {}, 0
+    values, broken, last = {}, 0, -1
     with open(path, encoding="utf-8", errors="replace") as file:
         for line in filter(str.strip, file):
             try:
@@ -99,29 +110,20 @@ def read_metrics(path: str) -> dict[str, Series]:
             except (ValueError, KeyError, AttributeError, TypeError, OverflowError):
                 broken += 1
                 continue
+            if "total_loss" in row:
+                if iteration <= last:
+                    _forget(values, iteration)
+                last = iteration
             for name, value in row.items():
                 values.setdefault(name, {})[iteration] = value
     if broken:
         logging.getLogger("rfpn").warning("%s: left out %d broken lines", path, broken)
-    return {name: tuple(map(list, zip(*sorted(of_name.items())))) for name, of_name in sorted(values.items())}
+    return {name: tuple(map(list, zip(*sorted(of_name.items())))) for name, of_name in sorted(values.items()) if of_name}
 
 
-def read_courses(path: str) -> dict[str, dict[str, Series]]:
-    """Series by model and data set and by score from a table with the columns ``model``, ``dataset`` and ``step``.
 
-    Raises:
-        ValueError: naming a file that is no such table.
-    """
-    courses: dict[str, dict[str, Series]] = {}
-    with open(path, newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            try:
-                label, step = f"{row.pop('model')}, {row.pop('dataset')}", int(row.pop("step"))
-                values = {score: float(value) for score, value in row.items() if value}
-            except (KeyError, ValueError, TypeError) as error:
-                raise ValueError(f"{path}: not a table of tools/evaluate_timesteps.py ({error!r})") from None
-            for score, value in values.items():
-                steps, course = courses.setdefault(label, {}).setdefault(score, ([], []))
-                steps.append(step)
-                course.append(value)
-    return courses
+def _forget(values: dict[str, dict[int, float]], iteration: int) -> None:
+    """Drop the values from an iteration on."""
+    for series in values.values():
+        for later in [i for i in series if i >= iteration]:
+            del series[later]

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from rfpn.analysis.report.run import read_courses, read_metrics, read_run
-from rfpn.analysis.time_course import Course, write_courses
+from rfpn.analysis.courses import Course, write_courses
+from rfpn.analysis.report.run import read_metrics, read_run
 from rfpn.config import get_cfg
 
 ROWS = [
@@ -61,8 +61,22 @@ def test_D5_a_resumed_run_with_a_broken_line(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, logger="rfpn"):
         logging.getLogger("rfpn").propagate = True
         series = read_metrics(str(tmp_path / "metrics.json"))
-    assert series["total_loss"] == ([19, 39], [3.0, 1.5]) and series["loss_mask"] == ([19, 39], [1.0, 0.5])
+    assert series["total_loss"] == ([19, 39], [3.0, 1.5]) and series["loss_mask"] == ([19], [1.0])
     assert "left out 2 broken lines" in caplog.text
+
+
+def test_a_run_that_starts_again_in_the_same_folder_replaces_the_former_one(tmp_path):
+    former = [{"iteration": i, "total_loss": 9.0, "lr": 1.0} for i in (19, 39, 59)]
+    write_metrics(tmp_path, [*former, {"iteration": 60, "panoptic_seg/PQ": 50.0}, {"iteration": 19, "total_loss": 2.0}, {"iteration": 20, "panoptic_seg/PQ": 40.0}])
+    series = read_metrics(str(tmp_path / "metrics.json"))
+    assert series == {"total_loss": ([19], [2.0]), "panoptic_seg/PQ": ([20], [40.0])}
+
+
+def test_scores_may_stand_behind_the_line_of_a_later_iteration(tmp_path):
+    steps = [{"iteration": i, "total_loss": loss} for i, loss in ((19, 3.0), (39, 2.0))]
+    write_metrics(tmp_path, [steps[0], {"iteration": 15, "pathfinder/IoU": 0.5}, steps[1]])
+    series = read_metrics(str(tmp_path / "metrics.json"))
+    assert series == {"total_loss": ([19, 39], [3.0, 2.0]), "pathfinder/IoU": ([15], [0.5])}
 
 
 @pytest.mark.parametrize(
@@ -94,9 +108,6 @@ def test_time_courses_are_found_in_the_folder(tmp_path):
     table = tmp_path / "timesteps" / "timesteps.csv"
     table.write_text(table.read_text() + "b")
     assert read_run(str(tmp_path)).courses == {}
-    (tmp_path / "other.csv").write_text("model,step\na,1\n")
-    with pytest.raises(ValueError, match="other.csv: not a table"):
-        read_courses(str(tmp_path / "other.csv"))
 
 
 def test_folders_that_hold_no_run_are_named(tmp_path):
