@@ -23,7 +23,8 @@ _MASSES = (0.9, 0.7, 0.5, 0.3)
 class StateSpace(NamedTuple):
     """States of one model, and what is left of them on the principal components of its first N steps.
 
-    states: (S, T, C) of S samples (images or RoIs). projected: (S, T, D), D = min(C, S·N): later steps may leave these axes.
+    states: (S, T, C) of S samples (images or RoIs). projected: (S, T, D), D the rank of those steps, at least 1: later
+    steps may leave these axes.
     explained: (D,) share of the fitted steps' variance. trained_steps: N. dropped: samples with states not finite.
     """
 
@@ -87,18 +88,14 @@ def project(states: np.ndarray, trained_steps: int) -> StateSpace:
     states = states[finite].astype(np.float64)
     pca = PCA().fit(states[:, :trained_steps].reshape(-1, states.shape[2]))
     projected = pca.transform(states.reshape(-1, states.shape[2])).reshape(*states.shape[:2], -1)
-    # states that never differ have no variance to explain
-    return StateSpace(states, projected, np.nan_to_num(pca.explained_variance_ratio_), trained_steps, dropped)
+    # states that never differ have no variance to explain; an axis without any is rounding, onto which later steps project
+    explained = np.nan_to_num(pca.explained_variance_ratio_)
+    rank = max(1, int((explained > 1e-12).sum()))
+    return StateSpace(states, projected[..., :rank], explained[:rank], trained_steps, dropped)
 
 
 def distances(space: StateSpace, components: int = 0) -> Distances:
-    """Euclidean distances of states, or where ``components`` is not 0 on so many of the first axes of the PCA.
-
-    Raises:
-        ValueError: ``components`` is negative.
-    """
-    if components < 0:
-        raise ValueError(f"--components must be at least 0, got {components}")
+    """Euclidean distances of states, or where ``components`` is not 0 on so many of the first axes of the PCA."""
     points = space.projected[..., :components] if components else space.states
     now = space.trained_steps - 1
     stride = np.linalg.norm(np.diff(points, axis=1), axis=2)

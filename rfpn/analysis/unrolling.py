@@ -70,13 +70,7 @@ def pool_masks(model: nn.Module, features: dict[str, Tensor], boxes: list[Boxes]
 
 
 def first_batches(loader: Iterable[list[dict]], images: int) -> Iterator[list[dict]]:
-    """Whole batches until ``images`` have come, all where it is 0; batch norms need batches left whole.
-
-    Raises:
-        ValueError: ``images`` is negative.
-    """
-    if images < 0:
-        raise ValueError(f"--images must be at least 0, got {images}")
+    """Whole batches until ``images`` have come, all where it is 0; batch norms need batches left whole."""
     seen = 0
     for batch in loader:
         yield batch

@@ -182,7 +182,7 @@ class RecurrentLayer(nn.Module):
             return self._run_until(self.form(x), x, steps)
         if self.training and self.extra_steps:
             generator = None if self.steps_seed is None else torch.Generator().manual_seed(self.steps_seed)
-            steps += int(torch.randint(self.extra_steps + 1, (), generator=generator))
+            steps += int(torch.randint(self.extra_steps + 1, (), generator=generator, device="cpu"))
         replayed = self._replay(x, steps) if each is None else None
         if replayed is None:
             state, previous, penalty = self._run(x, steps, each or _ignore)
@@ -235,9 +235,10 @@ class RecurrentLayer(nn.Module):
         """Run the steps that autograd records: last state, the one before, penalty."""
         gradient = torch.is_grad_enabled()
         penalised, implicit = gradient and self.training and self.lipschitz, gradient and self.gradient == "rbp"
-        # what the Jacobian is asked of; a start that is learned keeps its graph, torch.func admits no leaf where none is needed
+        # what the Jacobian is asked of, a leaf of its own: a start that is learned keeps its graph and is no leaf here;
+        # torch.func admits no leaf where none is needed
         leaf = implicit or (penalised and not state.requires_grad)
-        previous = state.detach().requires_grad_() if leaf else state
+        previous = state.detach().requires_grad_() if leaf else state.view_as(state)
         for _ in range(steps - 1):
             previous = form.step(x, previous)
             each(self.hidden(previous))

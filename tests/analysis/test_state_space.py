@@ -58,7 +58,7 @@ def test_axes_come_from_the_trained_steps_alone():
 def test_motion_beyond_what_the_trained_steps_span_counts():
     states = np.random.default_rng(0).normal(size=(4, 12, 64)).cumsum(axis=1)
     space = project(states, 3)
-    assert space.projected.shape[2] == 12
+    assert space.projected.shape[2] == 11  # the rank of 12 centred states
     np.testing.assert_allclose(distances(space).after, np.linalg.norm(states[:, -1] - states[:, 2], axis=1))
     np.testing.assert_allclose(distances(space).before, np.linalg.norm(states[:, 2] - states[:, 0], axis=1))
     assert (distances(space, 12).after < 0.8 * distances(space).after).all()
@@ -71,8 +71,18 @@ def test_distances_by_hand():
     np.testing.assert_allclose(found.after, 6 * 0.25 * speed, rtol=1e-6)
     np.testing.assert_allclose(found.path_before, speed, rtol=1e-6)
     np.testing.assert_allclose(found.path_after, 0.25 * speed, rtol=1e-6)
-    with pytest.raises(ValueError, match="--components"):
-        distances(project(walk(0.25), 6), -1)
+
+
+def test_axes_without_variance_are_left_out():
+    """Few samples: on the last axis of the decomposition there is nothing but rounding."""
+    generator = np.random.default_rng(0)
+    states, noise = generator.standard_normal((2, 3, 6, 30))
+    spaces = [project(states * (1 + size * noise), 2) for size in (0.0, 1e-6)]
+    assert [space.projected.shape[2] for space in spaces] == [5, 5] == [len(space.explained) for space in spaces]
+    after = [distances(space, 6).after for space in spaces]
+    np.testing.assert_allclose(after[0], after[1], rtol=1e-4)
+    assert project(states[:2], 1).projected.shape[2] == 1
+    assert project(np.ones((2, 3, 4)), 1).projected.shape[2] == 1
 
 
 def test_table_of_a_divergent_and_a_settled_model():

@@ -202,6 +202,23 @@ def test_a_learned_initial_state_has_a_gradient_with_a_penalty_too(gradient, ste
     assert layer.start.grad.norm() > 0
 
 
+@pytest.mark.parametrize("probe", ["ones", "secant"])
+@pytest.mark.parametrize("gradient", ["bptt", "tbptt"])
+@pytest.mark.parametrize("learned", [False, True])
+def test_an_initial_state_that_is_a_leaf_has_its_gradient_from_fast_forms_too(learned, gradient, probe):
+    class Started(RecurrentLayer):
+        def initial_state(self, x):
+            return start if learned else x
+
+    torch.manual_seed(0)
+    cell, start, x = HGRUCell(4, 11), torch.rand(2, 4, 12, 12, requires_grad=True), torch.rand(2, 4, 12, 12, requires_grad=True)
+    gradients = []
+    for fast in ("auto", "off"):
+        output = Started(cell, 1, gradient=gradient, lipschitz=True, coefficient=0.0, probe=probe, fast=fast)(x)
+        gradients.append(torch.autograd.grad(output.hidden.square().sum() + output.penalty, start if learned else x)[0])
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-3)
+
+
 def test_secant_penalty_holds_an_initial_state_that_is_learned():
     class Learned(RecurrentLayer):
         def initial_state(self, x):

@@ -86,6 +86,9 @@ def _serves_cpu(x: Tensor) -> bool:
 def _bind_hgru(cell: nn.Module, x: Tensor):
     if x.dtype != torch.float32 or cell.channels > _MOST_SPECTRAL_CHANNELS:
         return None
+    # the plain form tells that there is nothing to normalise
+    if x.numel() <= x.shape[1]:
+        return None
     if cell.inhibition.kernel_size[0] < (_SMALLEST_SPECTRAL_KERNEL if available(x) else _SMALLEST_SPECTRAL_KERNEL_CPU):
         return None
     from rfpn.layers.fast.hgru import FastHGRU

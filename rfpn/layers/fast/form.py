@@ -42,7 +42,7 @@ class FastForm:
     def record(self, x: Tensor, previous: Tensor, probe: str | None) -> RecordedStep:
         """One step from ``previous`` with its Jacobian; see :meth:`rfpn.layers.plain.PlainForm.record`."""
         step = self.linearize(x, previous)
-        # a leaf is the start of the recorded steps: nothing asks for its gradient
+        # a leaf is the layer's own start of the recorded steps: nothing asks for its gradient
         source = previous.detach() if previous.is_leaf else previous
         vector = None if probe is None else probe_vector(step.state, probe)
         state, sums = self.recorded.apply(self, step, x, source, vector, *self.parameters.values())

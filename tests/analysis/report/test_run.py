@@ -67,7 +67,8 @@ def test_D5_a_resumed_run_with_a_broken_line(tmp_path, caplog):
 
 def test_a_run_that_starts_again_in_the_same_folder_replaces_the_former_one(tmp_path):
     former = [{"iteration": i, "total_loss": 9.0, "lr": 1.0} for i in (19, 39, 59)]
-    write_metrics(tmp_path, [*former, {"iteration": 60, "panoptic_seg/PQ": 50.0}, {"iteration": 19, "total_loss": 2.0}, {"iteration": 20, "panoptic_seg/PQ": 40.0}])
+    later = [{"iteration": 19, "total_loss": 2.0}, {"iteration": 20, "panoptic_seg/PQ": 40.0}]
+    write_metrics(tmp_path, [*former, {"iteration": 60, "panoptic_seg/PQ": 50.0}, *later])
     series = read_metrics(str(tmp_path / "metrics.json"))
     assert series == {"total_loss": ([19], [2.0]), "panoptic_seg/PQ": ([20], [40.0])}
 

@@ -22,6 +22,11 @@ def test_others_run_plain(cell):
     assert bind(cell, torch.rand(2, cell.channels, 13, 13)) is None
 
 
+@pytest.mark.parametrize("size", [(1, 4, 1, 1), (2, 4, 0, 5)])
+def test_drives_without_anything_to_normalise_run_plain(size):
+    assert bind(hgru(kernel_size=11), torch.rand(size)) is None
+
+
 def test_autocast_runs_plain():
     with torch.autocast("cpu", torch.bfloat16):
         assert bind(hgru(kernel_size=11), X) is None
