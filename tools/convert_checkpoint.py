@@ -13,9 +13,9 @@ import os
 import torch
 
 from arguments import read_npz
-from rfpn.data.files import whole_file
+from rfpn.data.files import first_few, whole_file
 from rfpn.data.programs import one_line_errors
-from rfpn.engine.checkpoint import first_names, read_checkpoint
+from rfpn.engine.checkpoint import read_checkpoint
 from rfpn.engine.convert import convert_released, head_of, is_released
 from rfpn.engine.setup import load_cfg
 from rfpn.modeling.build import build_model
@@ -63,7 +63,7 @@ def convert(args) -> None:
     left, unknown = (sorted(some) for some in (wanted.keys() - converted.keys(), converted.keys() - wanted.keys()))
     words = [f"{args.output}: {len(converted)} tensors"]
     for names, what in ((left, "are the configured model's alone"), (unknown, "it does not know")):
-        words += [f"{len(names)} {what} ({first_names(names)})"] * bool(names)
+        words += [f"{len(names)} {what} ({first_few(names, 3)})"] * bool(names)
     print("; ".join(words))
 
 

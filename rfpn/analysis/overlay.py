@@ -12,13 +12,12 @@ from torch import nn
 
 from rfpn.analysis.figures import draw_contour, draw_instances, draw_panoptic, draw_semantic
 from rfpn.analysis.time_course import step_outputs
-from rfpn.analysis.unrolling import has_recurrent_layer, trained_steps
+from rfpn.analysis.unrolling import find_recurrent_layer, has_recurrent_layer, trained_steps
 from rfpn.data.architectures import is_pathfinder
 from rfpn.data.build import evaluation_batch
 from rfpn.data.images import to_tensor
 from rfpn.data.pathfinder.mapper import resize
 from rfpn.evaluation.panoptic import visible_segments
-from rfpn.layers import RecurrentLayer
 
 # images that a Pathfinder model takes at a time, at most
 _BATCH = 32
@@ -47,7 +46,7 @@ class Overlay:
         self.title = model_title(cfg)
         # steps of a mask head are read out through panoptic fusion
         readable = is_pathfinder(cfg) or hasattr(model, "sem_seg_head")
-        self.recurrent = readable and any(isinstance(module, RecurrentLayer) for module in model.modules())
+        self.recurrent = readable and find_recurrent_layer(model) is not None
 
     def predict(self, images: list[np.ndarray]) -> list[dict]:
         """The model's outputs.

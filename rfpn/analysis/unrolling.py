@@ -29,15 +29,21 @@ def trained_steps(cfg: CfgNode) -> range:
     return range(least, least + cfg.MODEL.RECURRENT.EXTRA_STEPS + 1)
 
 
+def find_recurrent_layer(model: nn.Module) -> RecurrentLayer | None:
+    """The recurrent layer of a Pathfinder model, or of a panoptic FPN's mask head; None if there is none."""
+    head = getattr(getattr(model, "roi_heads", None), "mask_head", None)
+    layer = model.layer if isinstance(model, PathfinderNet) else getattr(head, "recurrent", None)
+    return layer if isinstance(layer, RecurrentLayer) else None
+
+
 def recurrent_layer(model: nn.Module) -> RecurrentLayer:
-    """The recurrent layer of a Pathfinder model, or of a panoptic FPN's mask head.
+    """What :func:`find_recurrent_layer` finds.
 
     Raises:
         ValueError: the model has no recurrent layer.
     """
-    head = getattr(getattr(model, "roi_heads", None), "mask_head", None)
-    layer = model.layer if isinstance(model, PathfinderNet) else getattr(head, "recurrent", None)
-    if not isinstance(layer, RecurrentLayer):
+    layer = find_recurrent_layer(model)
+    if layer is None:
         raise ValueError(f"{type(model).__name__} has no recurrent layer: neither a recurrent mask head nor Pathfinder's")
     return layer
 

@@ -14,6 +14,7 @@ from detectron2.config import CfgNode
 from detectron2.utils.file_io import PathManager
 from torch import Tensor, nn
 
+from rfpn.data.files import first_few
 from rfpn.engine.convert import is_released
 from rfpn.engine.safe_pickle import load_arrays, load_tensors
 
@@ -253,13 +254,8 @@ def _zoo_format(data: dict) -> dict:
     return {"model": weights, "__author__": "Caffe2", "matching_heuristics": True}
 
 
-def first_names(names: list[str]) -> str:
-    """The first three, and a sign that there are more."""
-    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-
-
 def _count(word: str, names: list[str]) -> str:
-    return f"{word} {len(names)}" + (f" ({first_names(names)})" if names else "")
+    return f"{word} {len(names)}" + (f" ({first_few(names, 3)})" if names else "")
 
 
 def _flush(path: str) -> None:

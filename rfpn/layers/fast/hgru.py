@@ -142,11 +142,12 @@ class Linearization(NamedTuple):
 
 
 def _weights(cell) -> Weights:
-    flat = {name: p.detach().flatten(1) if "gate" in name and p.dim() > 1 else p.detach().flatten()
-            for name, p in cell.named_parameters() if p.dim() < 4 or "gate" in name}
+    gates, norms = (cell.gate_inhibition, cell.gate_excitation), (cell.norm_inhibition, cell.norm_excitation)
+    gamma = cell.kappa if cell.gamma is None else cell.gamma
     return Weights(
-        flat["gate_inhibition.weight"], flat["gate_inhibition.bias"], flat["gate_excitation.weight"],
-        flat["gate_excitation.bias"], flat["alpha"], flat["mu"], flat["kappa"], flat.get("gamma", flat["kappa"]),
-        flat["omega"], flat["norm_inhibition.weight"], flat["norm_inhibition.bias"], flat["norm_excitation.weight"],
-        flat["norm_excitation.bias"], cell.norm_inhibition.eps, cell.form == "released",
+        *(part for gate in gates for part in (gate.weight.detach().flatten(1), gate.bias.detach())),
+        *(scale.detach().flatten() for scale in (cell.alpha, cell.mu, cell.kappa, gamma, cell.omega)),
+        *(part.detach() for norm in norms for part in (norm.weight, norm.bias)),
+        cell.norm_inhibition.eps,
+        cell.form == "released",
     )

@@ -4,7 +4,6 @@ import triton
 import triton.language as tl
 
 from rfpn.layers.fast.canvas_triton import (
-    BLOCK,
     channel,
     load_pair,
     load_words,
