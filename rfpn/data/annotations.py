@@ -4,6 +4,7 @@ import math
 import os
 import sys
 from collections import Counter
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from rfpn.data.files import read_json
@@ -110,18 +111,35 @@ def read_instances_json(path: str) -> dict:
 
 
 def differing_image(instances: dict, panoptic: dict) -> str:
-    """What tells two pictures apart that bear one id in both JSONs, of the first such; empty if there is none."""
+    """What tells two pictures apart that bear one id in both JSONs, or that one picture bears two; of the first such.
+
+    Empty if there is none. The words end where the name of the panoptic JSON may follow " of ".
+    """
     images = {image["id"]: image for image in panoptic["images"]}
+    bearers = {image["file_name"]: image["id"] for image in panoptic["images"]}
     for image in instances["images"]:
+        bearer = bearers.get(image["file_name"], image["id"])
+        if bearer != image["id"]:
+            return f"image {image['id']!r} is {image['file_name']}, which is image {bearer!r}"
         other = images.get(image["id"], image)
-        names = [os.path.basename(each["file_name"]) for each in (image, other)]
         sizes = [(each["width"], each["height"]) for each in (image, other)]
-        # one JSON may name the photograph, the other its annotation: a.jpg and a.png, a_photo.png and a_photo_ids.png
-        shorter, longer = sorted((os.path.splitext(name)[0] for name in names), key=len)
-        if shorter not in longer or sizes[0] != sizes[1]:
-            mine, theirs = (f"{name} of {size[0]}x{size[1]} pixels" for name, size in zip(names, sizes))
+        if not _may_be_one(image["file_name"], other["file_name"]) or sizes[0] != sizes[1]:
+            mine, theirs = (f"{each['file_name']} of {each['width']}x{each['height']} pixels" for each in (image, other))
             return f"image {image['id']} is {mine}, not the {theirs}"
     return ""
+
+
+def _may_be_one(name: str, other: str) -> bool:
+    """Whether two JSONs may name one picture so, be it the photograph or its annotation.
+
+    As a.jpg and a.png, a_photo.png and a_photo_ids.png, or val/a.jpg and a.jpg; the folders of one end with those of the other.
+    """
+    paths = [PurePosixPath(each.replace("\\", "/")) for each in (name, other)]
+    shorter, longer = sorted((path.stem for path in paths), key=len)
+    if shorter != longer and not longer.startswith(tuple(shorter + separator for separator in "_-.")):
+        return False
+    few, more = sorted((path.parts[:-1] for path in paths), key=len)
+    return few == more[len(more) - len(few) :]
 
 
 def _check_images(path: str, content: dict) -> dict:

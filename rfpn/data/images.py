@@ -5,7 +5,7 @@ from typing import Iterator
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image, ImageFile, ImageOps
+from PIL import ExifTags, Image, ImageFile, ImageOps, TiffImagePlugin
 
 # Greys of 16 bits: Pillow saturates them when it converts to 8 bits.
 _SIXTEEN_BIT_MODES = ("I;16", "I;16L", "I;16B", "I;16N")
@@ -88,8 +88,12 @@ def upright_size(path: str) -> tuple:
         FileNotFoundError, ValueError: the file is missing, or no picture.
     """
     with _opened(path) as image:
+        size = image.size
+        if isinstance(image, TiffImagePlugin.TiffImageFile):
+            # the stored one: some versions of Pillow have turned image.size by now
+            size = image.tag_v2[TiffImagePlugin.IMAGEWIDTH], image.tag_v2[TiffImagePlugin.IMAGELENGTH]
         turned = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
-        return image.size[::-1] if turned else image.size
+        return size[::-1] if turned else size
 
 
 def to_tensor(image: np.ndarray) -> torch.Tensor:

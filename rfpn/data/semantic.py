@@ -5,8 +5,9 @@ Numbering is that of Detectron2's "separated" form: semantic id 0 things, 1..n_s
 """
 
 import os
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Iterator, NamedTuple
 
 import numpy as np
 import pycocotools.mask as mask_util
@@ -21,7 +22,7 @@ from rfpn.data.annotations import (
     read_panoptic_json,
     split_categories,
 )
-from rfpn.data.files import whole_file, write_json
+from rfpn.data.files import locked, whole_file, write_json
 from rfpn.data.images import read_image, read_label_map
 from rfpn.data.panoptic_png import index_segments, read_panoptic_png
 from rfpn.data.workers import worker_pool
@@ -124,7 +125,7 @@ def prepare_picture(pair: tuple, split: Split, categories: Categories, check_ima
             raise ValueError(f"{path}: segment {wrong[0]}'s area in {split.panoptic_json} is not its number of pixels")
         instances = thing_annotations(index, segments, categories)
         target = os.path.join(split.sem_seg_root, os.path.splitext(annotation["file_name"])[0] + ".png")
-        written = _write_label_map(target, semantic_map(index, segments, categories))
+        written = _write_label_map(target, semantic_map(index, segments, categories), split.sem_seg_root)
     except (OSError, ValueError) as error:
         problems.append(f"image {image['id']}: {error}")
     return PictureResult(problems, instances, written)
@@ -135,7 +136,8 @@ def prepare_split(split: Split, *, workers: int = 1, check_images: bool = True, 
 
     May be interrupted and run again: correct files are kept, wrong ones made anew; an instances JSON that came from
     elsewhere stays, and must have the panoptic JSON's things for categories, and its pictures. The instances JSON and the
-    stamp (:mod:`rfpn.data.stamps`) are written last, and only when no problem was found.
+    stamp (:mod:`rfpn.data.stamps`) are written last, and only when no problem was found. Where another program prepares the
+    same split, it waits for it.
 
     Args:
         workers: processes. check_images: also check the pictures, and that each has an annotation.
@@ -147,6 +149,27 @@ def prepare_split(split: Split, *, workers: int = 1, check_images: bool = True, 
     Raises:
         FileNotFoundError, ValueError: the panoptic JSON itself is missing or wrong, or the label maps are another set's.
     """
+    with _locked(split):
+        return _prepare(split, workers, check_images, progress)
+
+
+@contextmanager
+def _locked(split: Split) -> Iterator[None]:
+    """Alone with the label maps; without a lock where none can be written, since whole sets may be checked there."""
+    # no folders for a set that is not there
+    os.stat(split.panoptic_json)
+    maps = os.path.abspath(split.sem_seg_root)
+    with ExitStack() as stack:
+        try:
+            os.makedirs(os.path.dirname(maps), exist_ok=True)
+            stack.enter_context(locked(maps))
+        except OSError as error:
+            if error.errno not in stamps.READ_ONLY:
+                raise
+        yield
+
+
+def _prepare(split: Split, workers: int, check_images: bool, progress) -> tuple:
     # before it is read: it may be changed meanwhile
     stamp = stamps.stamp_of(split.sem_seg_root, split.panoptic_json)
     content = read_panoptic_json(split.panoptic_json)
@@ -173,7 +196,7 @@ def prepare_split(split: Split, *, workers: int = 1, check_images: bool = True, 
         if found is not None and found.get("info") != _INFO:
             problems += _foreign_instances(found, content, categories, split)
         elif not problems:
-            _write_instances_json(split.instances_json, found, content, categories, results)
+            _write_instances_json(split, found, content, categories, results)
     if not problems:
         stamps.finish(split.sem_seg_root, stamp)
     return problems, sum(result.written for result in results)
@@ -184,7 +207,7 @@ def unannotated(content: dict) -> list:
     return sorted({image["id"] for image in content["images"]} - {a["image_id"] for a in content["annotations"]}, key=str)
 
 
-def _write_label_map(path: str, labels: np.ndarray) -> bool:
+def _write_label_map(path: str, labels: np.ndarray, sem_seg_root: str) -> bool:
     """Writes ``labels`` unless the same map is there already; returns whether it wrote."""
     if os.path.exists(path):
         try:
@@ -192,6 +215,7 @@ def _write_label_map(path: str, labels: np.ndarray) -> bool:
                 return False
         except ValueError:
             pass  # damaged: made anew
+    stamps.before_change(sem_seg_root)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with whole_file(path) as temporary:
         Image.fromarray(labels).save(temporary, format="PNG", compress_level=1)
@@ -209,7 +233,7 @@ def _foreign_instances(found: dict, content: dict, categories: Categories, split
     return [f"{split.instances_json}: {wrong}; {remedy}"] if wrong else []
 
 
-def _write_instances_json(path: str, found: dict | None, content: dict, categories: Categories, results: list) -> None:
+def _write_instances_json(split: Split, found: dict | None, content: dict, categories: Categories, results: list) -> None:
     """Writes the instances unless they are what was ``found`` there."""
     annotations = []
     for annotation, result in zip(content["annotations"], results):
@@ -217,4 +241,5 @@ def _write_instances_json(path: str, found: dict | None, content: dict, categori
             annotations.append({"id": len(annotations) + 1, "image_id": annotation["image_id"], **instance})
     made = {"info": _INFO, "images": content["images"], "annotations": annotations, "categories": categories.things}
     if made != found:
-        write_json(path, made)
+        stamps.before_change(split.sem_seg_root)
+        write_json(split.instances_json, made)

@@ -4,8 +4,11 @@ import errno
 import hashlib
 import os
 
+from rfpn.data.annotations import read_panoptic_json, split_categories
 from rfpn.data.files import read_json, write_json
 
+# of a write where nothing can be written
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 _STAMP = "source.json"
 
 
@@ -25,7 +28,7 @@ def made_from(sem_seg_root: str, panoptic_json: str) -> bool | None:
     """Whether the label maps were made of what the JSON holds now.
 
     None where no stamp tells, as beside other programs' maps, and for a JSON beside the one that they were made of and are
-    up to date with, such as one of a few of its images.
+    up to date with, where it asks for the same maps, such as one of a few of its images.
 
     Raises:
         OSError, ValueError: the JSON or the stamp cannot be read; names it.
@@ -35,37 +38,70 @@ def made_from(sem_seg_root: str, panoptic_json: str) -> bool | None:
         return None if found is None else True
     owner = _path(sem_seg_root, found)
     others = os.path.isfile(owner) and not os.path.samefile(owner, panoptic_json)
-    return None if others and found.get("sha256") == _content_hash(owner) else False
+    if not others or found.get("sha256") != _content_hash(owner):
+        return False
+    return None if _asks_for_the_same(panoptic_json, owner) else False
 
 
 def begin(sem_seg_root: str, stamp: dict) -> None:
-    """To be called before label maps are made: those of another JSON count as out of date from then on.
+    """To be called before label maps are made: all but those of the same content count as out of date from then on.
 
     Raises:
-        ValueError: they are those of another set, which would lose them.
+        ValueError: they are those of another set, which would lose them. OSError: the stamp cannot be written.
     """
     found = _read(sem_seg_root)
-    if found is None or found.get("sha256") == stamp["sha256"]:
-        return
-    owner, mine = _path(sem_seg_root, found), _path(sem_seg_root, stamp)
-    if os.path.isfile(owner) and not os.path.samefile(owner, mine):
-        raise ValueError(
-            f"{sem_seg_root} holds the label maps of {owner}; give each set a --derived-dir of its own, or remove this folder"
-        )
-    write_json(os.path.join(sem_seg_root, _STAMP), {**stamp, "sha256": None})
+    if found is not None:
+        if found.get("sha256") == stamp["sha256"]:
+            return
+        owner, mine = _path(sem_seg_root, found), _path(sem_seg_root, stamp)
+        if os.path.isfile(owner) and not os.path.samefile(owner, mine):
+            remedy = "give each set a --derived-dir of its own, or remove this folder"
+            raise ValueError(f"{sem_seg_root} holds the label maps of {owner}; {remedy}")
+    _write(sem_seg_root, {**stamp, "sha256": None})
+
+
+def before_change(sem_seg_root: str) -> None:
+    """To be called before a label map or the instances change: all count as out of date until they are finished.
+
+    Annotation may have changed without the JSON. Raises OSError.
+    """
+    found = _read(sem_seg_root)
+    if found is not None and found.get("sha256") is not None:
+        _write(sem_seg_root, {**found, "sha256": None})
 
 
 def finish(sem_seg_root: str, stamp: dict) -> None:
     """To be called once all label maps are there. Raises OSError."""
     found = _read(sem_seg_root)
-    if found is not None and found.get("sha256") == stamp["sha256"]:
-        return
+    if found is None or found.get("sha256") != stamp["sha256"]:
+        _write(sem_seg_root, stamp)
+
+
+def _write(sem_seg_root: str, stamp: dict) -> None:
     try:
         write_json(os.path.join(sem_seg_root, _STAMP), stamp)
     except OSError as error:
-        # whole sets may be checked where they cannot be written to
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+        # whole sets may be checked where they cannot be written to; but a stamp that is there would go on saying otherwise
+        if error.errno not in READ_ONLY or stamped(sem_seg_root):
             raise
+
+
+def _asks_for_the_same(panoptic_json: str, owner: str) -> bool:
+    """Whether the label maps made of ``owner``, as it is, are those that the other JSON asks for, of all its pictures."""
+    # the owner was checked when they were made
+    few, whole = read_panoptic_json(panoptic_json), read_json(owner)
+    numbers, made_with = (split_categories(content["categories"], owner).stuff_ids() for content in (few, whole))
+    made = {annotation["file_name"]: annotation["segments_info"] for annotation in whole["annotations"]}
+    return all(
+        annotation["file_name"] in made
+        and _numbered(annotation["segments_info"], numbers) == _numbered(made[annotation["file_name"]], made_with)
+        for annotation in few["annotations"]
+    )
+
+
+def _numbered(segments: list, stuff_ids: dict) -> set:
+    """What a label map is made of: each segment's id, category, and number in the map."""
+    return {(segment["id"], segment["category_id"], stuff_ids.get(segment["category_id"], 0)) for segment in segments}
 
 
 def _path(sem_seg_root: str, stamp: dict) -> str:

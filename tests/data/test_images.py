@@ -2,9 +2,9 @@ import io
 
 import numpy as np
 import pytest
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, TiffImagePlugin
 
-from rfpn.data.images import load_image, read_image, read_label_map
+from rfpn.data.images import load_image, read_image, read_label_map, upright_size
 
 GREY = np.arange(0, 240, 10, dtype=np.uint8).reshape(4, 6)
 
@@ -54,6 +54,27 @@ def test_exif_orientation_is_applied(tmp_path):
     exif[0x0112] = 6
     Image.new("RGB", (6, 4)).save(tmp_path / "turned.jpg", exif=exif)
     assert read_image(str(tmp_path / "turned.jpg")).shape == (6, 4, 3)
+
+
+@pytest.mark.parametrize("extension", ["jpg", "png", "webp", "tif"])
+def test_the_upright_size_is_that_of_the_picture_read(tmp_path, extension):
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        path = str(tmp_path / f"{orientation}.{extension}")
+        Image.new("RGB", (6, 4)).save(path, exif=exif)
+        assert upright_size(path) == ((6, 4) if orientation < 5 else (4, 6))
+        assert upright_size(path)[::-1] == read_image(path).shape[:2]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_upright_size_of_tiff_pictures_holds_for_any_pillow(tmp_path, monkeypatch, turned):
+    """Some versions give the stored size on opening, some the turned one."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (6, 4)).save(tmp_path / "turned.tif", exif=exif)
+    monkeypatch.setattr(TiffImagePlugin.TiffImageFile, "size", property(lambda _: (4, 6) if turned else (6, 4)))
+    assert upright_size(str(tmp_path / "turned.tif")) == (4, 6)
 
 
 @pytest.mark.parametrize("format", ["PNG", "JPEG"])

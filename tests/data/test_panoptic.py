@@ -59,7 +59,8 @@ def test_a_read_only_set_is_read_from_where_it_was_prepared(tmp_path):
     register_panoptic_folder("tiny", str(root), "train", derive_missing=False, derived_dir=str(derived))
     records = DatasetCatalog.get("tiny")
     assert all(record["sem_seg_file_name"].startswith(str(derived / "panoptic_stuff_train")) for record in records)
-    assert sorted(path.name for path in derived.iterdir()) == ["annotations", "panoptic_stuff_train"]
+    names = ["annotations", "panoptic_stuff_train", "panoptic_stuff_train.lock"]
+    assert sorted(path.name for path in derived.iterdir()) == names
 
 
 def test_A1_missing_categories_stop_registration(tmp_path):
@@ -106,7 +107,7 @@ def test_A4_unreadable_panoptic_png_stops_derivation(tmp_path):
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"file_name": "elsewhere/photo1.png"}, "image 2 is photo1.png of 64x48 pixels, not the photo2.png of 64x48 pixels of"),
+        ({"file_name": "elsewhere/photo1.png"}, "image 2 is elsewhere/photo1.png of 64x48 pixels, not the photo2.png of"),
         ({"height": 47}, "image 2 is photo2.png of 64x47 pixels, not the photo2.png of 64x48"),
     ],
 )

@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import json
 import multiprocessing
 import os
@@ -5,6 +7,7 @@ import runpy
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +15,10 @@ import pycocotools.mask as mask_util
 import pytest
 from PIL import Image
 
+from rfpn.data import semantic
 from rfpn.data.images import read_label_map
 from rfpn.data.semantic import prepare_split, split_of_folder
+from rfpn.data.stamps import made_from
 from tests.data.tiny_panoptic import edit_json, mixed_layouts, write_set
 
 REPOSITORY = Path(__file__).parents[2]
@@ -56,6 +61,51 @@ def test_workers_say_nothing_on_ctrl_c(tree, capfd):
     with pytest.raises(KeyboardInterrupt):
         prepare_split(tree[1], workers=2, progress=interrupt)
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_one_program_prepares_at_a_time(tree):
+    """Two would mix label maps of two states of the JSON."""
+    paths = tree[1]
+
+    def look(results):
+        with open(f"{paths.sem_seg_root}.lock") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return results
+
+    assert prepare_split(paths, progress=look) == ([], 3)
+
+
+def test_the_json_is_read_once_no_other_program_prepares(tree, monkeypatch):
+    paths = tree[1]
+    original = semantic.locked
+
+    def locked_late(path):
+        monkeypatch.setattr(semantic, "locked", original)
+        edit_json(Path(paths.panoptic_json), lambda content: content.update(info={}))
+        assert prepare_split(paths) == ([], 3)
+        return original(path)
+
+    monkeypatch.setattr(semantic, "locked", locked_late)
+    assert prepare_split(paths) == ([], 0) and made_from(paths.sem_seg_root, paths.panoptic_json)
+
+
+def test_a_whole_set_is_checked_without_a_lock_where_none_can_be_written(tree, monkeypatch):
+    paths = tree[1]
+    prepare_split(paths)
+    for error, expected in ((errno.EROFS, nullcontext()), (errno.ENOSPC, pytest.raises(OSError))):
+
+        def refuse(path, error=error):
+            raise OSError(error, "no", path)
+
+        monkeypatch.setattr(semantic, "locked", refuse)
+        with expected:
+            assert prepare_split(paths) == ([], 0)
+
+
+def test_a_missing_set_leaves_no_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match="panoptic_train.json"):
+        prepare_split(split_of_folder(str(tmp_path / "typo"), "train"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_A4_can_be_run_again_and_mends_wrong_maps(tree):

@@ -1,6 +1,7 @@
 """Label maps are those of the panoptic JSON as it is, and of no other set."""
 
 import errno
+import json
 import os
 import shutil
 from contextlib import nullcontext
@@ -8,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from detectron2.data import DatasetCatalog
+from PIL import Image
 
 from rfpn.data.images import read_label_map
 from rfpn.data.panoptic import register_panoptic, register_panoptic_folder
 from rfpn.data.semantic import prepare_split, split_of_folder
 from rfpn.data.stamps import made_from
-from tests.data.tiny_panoptic import edit_json, mixed_layouts, write_set
+from tests.data.tiny_panoptic import CATEGORIES, edit_json, mixed_layouts, write_set
 
 pytestmark = pytest.mark.usefixtures("catalogs")
 
@@ -136,6 +138,73 @@ def test_label_maps_count_as_out_of_date_until_all_are_made(tree):
     assert prepare_split(paths) == ([], 1) and made_from(paths.sem_seg_root, str(path))
 
 
+def _with_instances_of_its_own(paths):
+    """As COCO has them; label maps are not made yet."""
+    prepare_split(paths)
+    edit_json(Path(paths.instances_json), lambda content: content.pop("info"))
+    shutil.rmtree(paths.sem_seg_root)
+
+
+def test_a_first_preparation_that_was_stopped_counts_as_out_of_date(tree, monkeypatch):
+    """The JSON may be mended meanwhile."""
+    root, paths = tree
+    _with_instances_of_its_own(paths)
+    with monkeypatch.context() as patch:
+        patch.setattr("rfpn.data.stamps.finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            prepare_split(paths)
+    edit_json(Path(paths.panoptic_json), _swap_stuff)
+    register_panoptic_folder("tiny", str(root), "train")
+    with pytest.raises(ValueError, match="panoptic_stuff_train is out of date: .* or not finished"):
+        DatasetCatalog.get("tiny")
+    assert prepare_split(paths) == ([], 3) and len(DatasetCatalog.get("tiny")) == 3
+
+
+def test_a_first_preparation_that_found_problems_counts_as_out_of_date(tree):
+    paths = tree[1]
+    _with_instances_of_its_own(paths)
+    edit_json(Path(paths.panoptic_json), lambda content: content["annotations"].pop())
+    (problem,), written = prepare_split(paths)
+    assert "image 3: " in problem and written == 2
+    edit_json(Path(paths.panoptic_json), _swap_stuff)
+    assert made_from(paths.sem_seg_root, paths.panoptic_json) is False
+
+
+def test_label_maps_count_as_out_of_date_while_annotation_changes_below_the_same_json(tree):
+    root, paths = tree
+    prepare_split(paths)
+    labels = root / "panoptic_train/label1.png"
+    Image.open(labels).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(labels)
+    last = root / "panoptic_train/label3.png"
+    good = last.read_bytes()
+    last.write_bytes(b"")
+    problems, written = prepare_split(paths)
+    assert len(problems) == 1 and written == 1
+    # the instances are those of the former annotation
+    assert made_from(paths.sem_seg_root, paths.panoptic_json) is False
+    last.write_bytes(good)
+    assert prepare_split(paths) == ([], 0) and made_from(paths.sem_seg_root, paths.panoptic_json)
+
+
+def test_finished_label_maps_stay_finished_where_nothing_changes(tree, monkeypatch):
+    root, paths = tree
+    prepare_split(paths)
+    (root / "panoptic_train/label3.png").unlink()
+    monkeypatch.setattr("rfpn.data.stamps.write_json", lambda *_: pytest.fail("written"))
+    assert len(prepare_split(paths)[0]) == 1 and made_from(paths.sem_seg_root, paths.panoptic_json)
+
+
+def test_a_stamp_of_a_former_json_that_cannot_be_renewed_is_told_of(tree, monkeypatch):
+    """Else the maps would be whole now and out of date at training."""
+    paths = tree[1]
+    prepare_split(paths)
+    edit_json(Path(paths.panoptic_json), lambda content: content.update(info={}))
+    refused = PermissionError(errno.EACCES, "no")
+    monkeypatch.setattr("rfpn.data.stamps.write_json", lambda *_: (_ for _ in ()).throw(refused))
+    with pytest.raises(PermissionError):
+        prepare_split(paths)
+
+
 def test_a_whole_set_may_be_checked_where_it_cannot_be_written_to(tree, monkeypatch):
     prepare_split(tree[1])
     stamp = Path(tree[1].sem_seg_root) / "source.json"
@@ -160,10 +229,37 @@ def test_a_json_of_a_few_images_goes_with_the_label_maps_of_the_whole(tree):
     edit_json(few, lambda content: [content[key].pop() for key in ("images", "annotations")])
     register_panoptic("few", **{**paths._asdict(), "panoptic_json": str(few)})
     assert len(DatasetCatalog.get("few")) == 2
+    words = "panoptic_stuff_train is out of date: made from another .*panoptic_few.json"
+    right = few.read_text()
+    # the same pictures otherwise annotated
+    for change in (_swap_stuff, lambda content: content["annotations"][0]["segments_info"].pop()):
+        edit_json(few, change)
+        with pytest.raises(ValueError, match=words):
+            DatasetCatalog.get("few")
+        few.write_text(right)
+    # another picture's label map
+    edit_json(few, lambda content: content["annotations"][0].update(file_name="label9.png"))
+    assert made_from(paths.sem_seg_root, str(few)) is False
+    few.write_text(right)
+    assert len(DatasetCatalog.get("few")) == 2
     # until the maps are out of date
     edit_json(Path(paths.panoptic_json), _swap_stuff)
     with pytest.raises(ValueError, match="panoptic_stuff_train is out of date"):
         DatasetCatalog.get("few")
+
+
+@pytest.mark.parametrize("dropped, fits", [("water", False), ("wood", True)])
+def test_a_json_of_a_few_images_numbers_stuff_as_the_whole_does(tmp_path, dropped, fits):
+    """Tools that cut sets drop categories that are left without segments: those above are counted anew."""
+    stuff = [{"id": 20, "name": "water", "isthing": 0}, {"id": 99, "name": "wood", "isthing": 0}]
+    root = write_set(tmp_path / "set", mixed_layouts(), categories=CATEGORIES + stuff)
+    paths = split_of_folder(str(root), "train")
+    prepare_split(paths)
+    content = json.loads(Path(paths.panoptic_json).read_text())
+    content["categories"] = [category for category in content["categories"] if category["name"] != dropped]
+    few = root / "annotations/panoptic_few.json"
+    few.write_text(json.dumps(content))
+    assert made_from(paths.sem_seg_root, str(few)) is (None if fits else False)
 
 
 def test_a_set_may_be_reached_through_a_link(tree, tmp_path):

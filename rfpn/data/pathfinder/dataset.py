@@ -64,7 +64,7 @@ def write_split(
     manifest = {"format": FORMAT, "split": split, "seed": seed, "num": num, "settings": asdict(settings)}
     _check_folder(folder, manifest)
     missing = _missing(folder, num)
-    if (folder / MANIFEST).is_file() and not missing:
+    if (folder / MANIFEST).is_file() and not (folder / UNFINISHED).is_file() and not missing:
         return 0
     if missing:
         _draw(settings, split, seed, missing[0])
@@ -78,6 +78,8 @@ def write_split(
             for path in sample_paths(folder, index):
                 path.parent.mkdir(parents=True, exist_ok=True)
         write_json(folder / UNFINISHED, manifest, indent=2)
+        # one left from before would speak for samples that are removed by now
+        (folder / MANIFEST).unlink(missing_ok=True)
         with tqdm(total=num, initial=num - len(missing), unit="sample", disable=not progress, desc=split) as bar:
             for done in _write_samples(partial(_write_task, folder, settings, split, seed), missing, workers):
                 bar.update(done)
@@ -133,7 +135,7 @@ def _check_folder(folder: Path, manifest: dict):
     """Refuses a folder whose samples another run made."""
     if not any(_entries(batch.path) for kind in ("imgs", "seg") for batch in _entries(folder / kind)):
         return
-    path = next((folder / name for name in (MANIFEST, UNFINISHED) if (folder / name).is_file()), None)
+    path = next((folder / name for name in (UNFINISHED, MANIFEST) if (folder / name).is_file()), None)
     if path is None:
         raise FileExistsError(f"{folder} holds samples without a {MANIFEST}: choose another output folder")
     old, new = _flat(read_json(str(path))), _flat(manifest)

@@ -3,6 +3,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from PIL import Image
 from rfpn.data.pathfinder import dataset
 from rfpn.data.pathfinder.dataset import sample_paths, split_folder, write_split
 from rfpn.data.pathfinder.generator import generate_sample
+from rfpn.data.pathfinder.registration import load_pathfinder
 from rfpn.data.pathfinder.settings import GenerationError, PathfinderSettings
 
 SETTINGS = PathfinderSettings(6, window=128, padding=10, distractors=3)
@@ -97,6 +99,63 @@ def test_F4_a_stopped_run_goes_on_and_a_finished_one_does_nothing(tmp_path, monk
     assert write(tmp_path / "stopped") == 5
     assert hashes(tmp_path / "stopped") == hashes(tmp_path / "whole")
     assert write(tmp_path / "stopped") == 0
+
+
+def test_a_manifest_left_from_removed_samples_does_not_speak_for_new_ones(tmp_path, monkeypatch):
+    write(tmp_path, seed=0)
+    folder = split_folder(tmp_path, 6, "train")
+    for kind in ("imgs", "seg"):
+        shutil.rmtree(folder / kind)
+    original, calls = dataset.write_sample, []
+
+    def stop_at_fourth(*args):
+        calls.append(args)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        original(*args)
+
+    monkeypatch.setattr(dataset, "write_sample", stop_at_fourth)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path, seed=1)
+    monkeypatch.undo()
+    assert not (folder / "manifest.json").exists()
+    with pytest.raises(FileExistsError, match="seed 1, not 0"):
+        write(tmp_path, seed=0)
+    assert write(tmp_path, seed=1) == 5 and not (folder / "manifest.unfinished.json").exists()
+
+
+def test_the_unfinished_manifest_outranks_a_finished_one(tmp_path):
+    """A run that is killed may leave both."""
+    write(tmp_path, seed=1)
+    folder = split_folder(tmp_path, 6, "train")
+    made = hashes(tmp_path)
+    shutil.copy(folder / "manifest.json", folder / "manifest.unfinished.json")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "seed": 0}))
+    with pytest.raises(FileExistsError, match="seed 1, not 0"):
+        write(tmp_path, seed=0)
+    assert write(tmp_path, seed=1) == 0 and hashes(tmp_path) == made
+
+
+def test_a_run_killed_before_its_last_step_can_be_finished(tmp_path, monkeypatch):
+    write(tmp_path)
+    folder, made = split_folder(tmp_path, 6, "train"), hashes(tmp_path)
+    sample_paths(folder, 5)[0].unlink()
+    original = os.replace
+
+    def stop_at_manifest(source, target):
+        if source == folder / "manifest.unfinished.json":
+            raise KeyboardInterrupt
+        original(source, target)
+
+    monkeypatch.setattr(os, "replace", stop_at_manifest)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="not finished"):
+        load_pathfinder(str(folder))
+    assert write(tmp_path) == 0 and hashes(tmp_path) == made
+    assert len(load_pathfinder(str(folder))) == 8
 
 
 def test_deleted_and_empty_files_of_a_finished_split_are_made_again(tmp_path):

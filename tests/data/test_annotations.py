@@ -1,0 +1,52 @@
+import pytest
+
+from rfpn.data.annotations import differing_image
+
+
+def images(*names):
+    return {"images": [{"id": i, "file_name": name, "height": 48, "width": 64} for i, name in enumerate(names, start=1)]}
+
+
+@pytest.mark.parametrize(
+    "mine, theirs",
+    [
+        ("a.jpg", "a_ids.png"),
+        ("a-photo.jpg", "a-photo.ids.png"),
+        ("val/a.jpg", "a.jpg"),
+        ("coco\\val\\a.jpg", "val/a_ids.png"),
+        ("./a.jpg", "a.png"),
+    ],
+)
+def test_one_picture_may_have_two_names(mine, theirs):
+    assert differing_image(images(mine), images(theirs)) == "" == differing_image(images(theirs), images(mine))
+
+
+@pytest.mark.parametrize(
+    "mine, theirs",
+    [
+        ("camA/1.png", "camB/1.png"),
+        ("set/camA/1.png", "set/camB/1.png"),
+        ("amA/1.png", "camA/1.png"),
+        ("camA/x/1.png", "camA/1.png"),
+        ("1.jpg", "21.jpg"),
+        ("2.jpg", "21.jpg"),
+        ("b.jpg", "a_b.jpg"),
+    ],
+)
+def test_names_that_share_only_a_part_are_two_pictures(mine, theirs):
+    words = f"image 1 is {mine} of 64x48 pixels, not the {theirs} of 64x48 pixels"
+    assert differing_image(images(mine), images(theirs)) == words
+    assert differing_image(images(theirs), images(mine)) != ""
+
+
+def test_exchanged_ids_are_told_of_whatever_the_names_share():
+    panoptic = images("a.jpg", "a_2.jpg", "camA/1.png", "camB/1.png")
+    assert differing_image(panoptic, panoptic) == ""
+    assert differing_image(images("a_2.jpg", "a.jpg"), panoptic) == "image 1 is a_2.jpg, which is image 2"
+    assert differing_image(images("a.jpg", "a_2.jpg", "camB/1.png"), panoptic) == "image 3 is camB/1.png, which is image 4"
+
+
+def test_ids_of_one_json_alone_are_compared_by_name():
+    instances = images("other.jpg", "a.jpg")
+    assert differing_image({"images": instances["images"][:1]}, {"images": []}) == ""
+    assert differing_image({"images": instances["images"][1:]}, images("a.jpg")) == "image 2 is a.jpg, which is image 1"
