@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from rfpn.data.annotations import read_panoptic_json
 from rfpn.data.files import datasets_root
-from rfpn.data.programs import one_line_errors
+from rfpn.data.programs import error_text, one_line_errors
 from rfpn.data.semantic import prepare_split, split_of_folder
 
 
@@ -49,7 +49,7 @@ def prepare(split: str, args: argparse.Namespace) -> list:
             progress=lambda results: tqdm(results, total=count, desc=split),
         )
     except (OSError, ValueError) as error:
-        return [str(error)]
+        return [error_text(error)]
     print(f"{split}: {count} pictures, {written} label maps made in {paths.sem_seg_root}, {len(problems)} problems")
     return problems
 

@@ -47,6 +47,8 @@ def parse_args(argv=None) -> argparse.Namespace:
         parser.error("--length, --split and --num are required")
     if args.num is not None and args.num < 1:
         parser.error(f"--num must be 1 or more, got {args.num}")
+    if args.output.is_file():
+        parser.error(f"--output {args.output} is a file, give a folder")
     return args
 
 

@@ -45,9 +45,21 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def parse_args() -> argparse.Namespace:
+    """The command line; an error of it ends the program."""
+    parser = build_parser()
+    args = parser.parse_args()
+    for name, least in (("train", 0), ("val", 0), ("seed", 0), ("workers", 1)):
+        if getattr(args, name) < least:
+            parser.error(f"--{name} must be a whole number of at least {least}, got {getattr(args, name)}")
+    if os.path.isfile(args.output):
+        parser.error(f"--output {args.output} is a file, give a folder")
+    return args
+
+
 def main() -> None:
     """Make both splits."""
-    args = build_parser().parse_args()
+    args = parse_args()
     options = SceneOptions(
         height=args.size[0],
         width=args.size[1],

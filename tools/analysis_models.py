@@ -12,7 +12,6 @@ from torch import nn
 
 from rfpn.analysis.overlay import Overlay, build_overlay
 from rfpn.analysis.unrolling import has_recurrent_layer
-from rfpn.data.check import check_kind
 from rfpn.data.files import finite, write_csv, write_json
 from rfpn.engine.checkpoint import load_for_evaluation
 from rfpn.engine.setup import check_weights, load_cfg
@@ -96,13 +95,11 @@ def dataset_of(args, cfg: CfgNode) -> str:
     """``--dataset``, or the first of the configuration's test sets.
 
     Raises:
-        KeyError, ValueError: there is none, or it does not suit the model.
+        ValueError: there is none.
     """
     if not args.dataset and not cfg.DATASETS.TEST:
         raise ValueError("give --dataset: DATASETS.TEST is empty")
-    dataset = args.dataset or cfg.DATASETS.TEST[0]
-    check_kind(dataset, cfg)
-    return dataset
+    return args.dataset or cfg.DATASETS.TEST[0]
 
 
 def open_output(args, configs: dict[str, CfgNode], job: str) -> str:

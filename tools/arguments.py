@@ -1,6 +1,7 @@
 """Command-line arguments that programs share: what is wrong ends a program in one line, before its work."""
 
 import argparse
+import os
 import re
 from pathlib import Path
 
@@ -84,6 +85,13 @@ def named_file(word: str) -> tuple[str, str]:
     if not separator:
         raise argparse.ArgumentTypeError(f"{word!r} needs NAME=FILE")
     return name, path
+
+
+def check_files(option: str, files: list[tuple[str, str]]) -> None:
+    """Raise FileNotFoundError naming the option where one of its NAME=FILE does not exist."""
+    for name, path in files:
+        if not os.path.exists(path):
+            raise FileNotFoundError(f"{option} {name}={path}: {os.path.abspath(path)} does not exist")
 
 
 def _whole(word: str, least: int) -> int:

@@ -20,12 +20,19 @@ import platform
 from pathlib import Path
 
 import torch
+from detectron2.utils.events import EventStorage
 
 from arguments import natural, output_file, positive
 from rfpn.analysis.benchmark import PRECISIONS, Row, alternate, checkpoint_steps, compare, mask_head, measure, pathfinder
 from rfpn.analysis.memory import METHODS, MemoryRow, Point, layer_points, sweep
+from rfpn.analysis.unrolling import has_recurrent_layer
+from rfpn.data.build import check_datasets
 from rfpn.data.files import finite, write_json
 from rfpn.data.programs import one_line_errors
+from rfpn.engine.freeze import train_only
+from rfpn.engine.setup import load_cfg
+from rfpn.engine.step import TrainStep
+from rfpn.engine.trainer import Trainer
 from rfpn.layers import RecurrentLayer
 
 SWEEP = [1, 2, 5, 10, 20, 50, 100, 200, 300]
@@ -55,7 +62,7 @@ def parse_arguments() -> argparse.Namespace:
     memory.add_argument("--seconds", type=float, default=float("inf"), help="start no measurement after so many seconds")
     models = parser.add_argument_group("models, memory --world model")
     models.add_argument("--configs", nargs="+", default=[], help="configurations to compare")
-    models.add_argument("--opts", nargs=argparse.REMAINDER, default=[], help="KEY VALUE pairs for every configuration")
+    models.add_argument("--opts", nargs=argparse.REMAINDER, default=[], help="KEY VALUE overrides of every configuration, last")
     arguments = parser.parse_args()
     whole = arguments.job == "models" or arguments.job == "memory" and arguments.world == "model"
     if whole and not arguments.configs:
@@ -126,9 +133,6 @@ def model_rows(arguments: argparse.Namespace):
 
 def _model_runs(path: str, arguments: argparse.Namespace):
     """Functions that run a training step of a configuration's model on one of four batches, and inference of 8 images."""
-    from detectron2.utils.events import EventStorage  # whole models alone need Detectron2
-    from rfpn.engine.trainer import Trainer
-
     cfg, device = _config(path, arguments), torch.device(arguments.device).type
     if not cfg.DATASETS.TEST:
         raise ValueError(f"{path}: inference needs a data set in DATASETS.TEST")
@@ -171,8 +175,6 @@ def memory_rows(arguments: argparse.Namespace):
 
 def model_points(arguments: argparse.Namespace):
     """Points of whole models: one for each configuration without recurrent layers, curves for the others."""
-    from rfpn.analysis.unrolling import has_recurrent_layer
-
     for path in arguments.configs:
         cfg, name = _config(path, arguments), Path(path).stem
         batches = _batches(cfg, arguments.repeats)
@@ -192,8 +194,6 @@ def model_points(arguments: argparse.Namespace):
 
 
 def _measure_training(cfg, checkpointed=False, *, batches: list, arguments: argparse.Namespace):
-    from detectron2.utils.events import EventStorage
-
     step = _train_step(cfg, batches)
     for module in step.model.modules() if checkpointed else ():
         if isinstance(module, RecurrentLayer):
@@ -206,8 +206,6 @@ def _measure_training(cfg, checkpointed=False, *, batches: list, arguments: argp
 
 
 def _config(path: str, arguments: argparse.Namespace):
-    from rfpn.engine.setup import load_cfg
-
     # a sweep of memory evaluates nothing
     tests = ["DATASETS.TEST", "()"] if arguments.job == "memory" else []
     return load_cfg(path, [*arguments.opts, "MODEL.DEVICE", arguments.device, *tests])
@@ -215,19 +213,12 @@ def _config(path: str, arguments: argparse.Namespace):
 
 def _batches(cfg, count: int) -> list:
     """The same training batches for every configuration."""
-    from rfpn.data.build import check_datasets
-    from rfpn.engine.trainer import Trainer
-
     check_datasets(cfg)
     return list(itertools.islice(Trainer.build_train_loader(cfg, seed=0), count))
 
 
 def _train_step(cfg, batches: list):
     """Training steps of a new model on the same batches over and over, with the same weights every time."""
-    from rfpn.engine.freeze import train_only
-    from rfpn.engine.step import TrainStep
-    from rfpn.engine.trainer import Trainer
-
     torch.manual_seed(0)
     model = Trainer.build_model(cfg)
     if cfg.SOLVER.TRAIN_ONLY:

@@ -21,6 +21,7 @@ import torch
 from arguments import output_file, positive, read_log
 from rfpn.analysis.report.run import Series
 from rfpn.data.files import write_json
+from rfpn.data.programs import one_line_errors
 from rfpn.engine.setup import load_cfg
 
 LAUNCHER = Path(__file__).with_name("train_net.py")
@@ -29,12 +30,12 @@ LAUNCHER = Path(__file__).with_name("train_net.py")
 def parse_arguments() -> argparse.Namespace:
     """The command line; an error of it ends the program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config-file", required=True)
+    parser.add_argument("--config-file", required=True, metavar="FILE", help="configuration of every run")
     parser.add_argument("--processes", type=positive, nargs="+", default=[1, 4], help="their numbers (default: 1 4)")
     parser.add_argument("--images", type=positive, required=True, help="images of a batch in each process")
     parser.add_argument("--iterations", type=positive, default=120, help="of each run (default: 120), at least 60")
     parser.add_argument("--output", type=output_file, help="JSON file to write")
-    parser.add_argument("opts", nargs=argparse.REMAINDER, help="KEY VALUE pairs for every run")
+    parser.add_argument("opts", nargs=argparse.REMAINDER, help="KEY VALUE overrides of every run's configuration, last")
     arguments = parser.parse_args()
     # the log has a line for 20 iterations
     if arguments.iterations < 60:
@@ -63,24 +64,26 @@ def train(arguments: argparse.Namespace, processes: int) -> dict[str, Series]:
         return read_log(f"{folder}/metrics.json")
 
 
-def row(arguments: argparse.Namespace, processes: int) -> dict:
-    """Number of processes, milliseconds of an iteration, those of them spent on waiting for data, images a second."""
+def row(arguments: argparse.Namespace, processes: int, batches: int) -> dict:
+    """Number of processes, milliseconds of an iteration of so many batches, those of waiting for data, images a second."""
     log, first = train(arguments, processes), arguments.iterations // 3
     seconds, wait = (statistics.median(v for i, v in zip(*log[key]) if i >= first) for key in ("time", "data_time"))
-    batches = load_cfg(arguments.config_file, arguments.opts).SOLVER.ACCUMULATE
     speed = processes * arguments.images * batches / seconds
     return {"processes": processes, "milliseconds": 1e3 * seconds, "data": 1e3 * wait, "images_per_second": speed}
 
 
+@one_line_errors()
 def main() -> None:
     """Run, print and write row after row; ``linear`` is speed over that of the first row, a process."""
     arguments = parse_arguments()
+    # what is wrong with it is told here, before the launcher's processes fail one by one
+    batches = load_cfg(arguments.config_file, arguments.opts).SOLVER.ACCUMULATE
     card = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     print(f"{card}, PyTorch {torch.__version__}, {arguments.images} images each")
     print(f"{'processes':>9} {'ms':>9} {'data, ms':>9} {'images/s':>9} {'linear':>7}")
     rows = []
     for processes in arguments.processes:
-        new = row(arguments, processes)
+        new = row(arguments, processes, batches)
         first = rows[0] if rows else new
         new["linear"] = new["images_per_second"] / processes / (first["images_per_second"] / first["processes"])
         rows.append(new)

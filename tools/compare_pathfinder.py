@@ -212,6 +212,8 @@ def read_reference(path: str, lengths: list[int], num: int) -> dict[str, np.ndar
     Raises:
         OSError, ValueError: naming the file or array that is missing or holds no such pictures.
     """
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"--reference {os.path.abspath(path)} does not exist")
     names = [f"{kind}_{length}" for length in lengths for kind in ("image", "target")]
     arrays = _read_folders(path, lengths, num) if os.path.isdir(path) else read_npz(path)
     if missing := [name for name in names if name not in arrays]:

@@ -69,9 +69,9 @@ def convert(args) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config-file", required=True, metavar="FILE")
-    parser.add_argument("input")
-    parser.add_argument("output")
-    parser.add_argument("opts", nargs=argparse.REMAINDER, help="config overrides, KEY VALUE")
+    parser.add_argument("--config-file", required=True, metavar="FILE", help="configuration of the model")
+    parser.add_argument("input", help="checkpoint of the released code")
+    parser.add_argument("output", help="checkpoint to write")
+    parser.add_argument("opts", nargs=argparse.REMAINDER, help="KEY VALUE overrides of the configuration, last")
     with one_line_errors():
         convert(parser.parse_args())

@@ -169,7 +169,7 @@ def parse_args(words: list[str] | None = None):
     shown.add_argument("--steps", type=step_list, help="show the prediction after these steps, e.g. 1,5,10,20")
     parser.add_argument("--max-frames", type=int, default=1000, help="of a video, at most (default: 1000)")
     parser.add_argument("--side", type=int, default=320, help="shorter side of pictures in pixels, at least (320)")
-    parser.add_argument("opts", nargs=argparse.REMAINDER, help="KEY VALUE overrides of the configuration")
+    parser.add_argument("opts", nargs=argparse.REMAINDER, help="KEY VALUE overrides of the configuration, last")
     args = parser.parse_args(words)
     if args.max_frames < 1 or not 1 <= args.side <= LARGEST_SIDE:
         parser.error(f"--max-frames must be at least 1, --side in [1, {LARGEST_SIDE}]")

@@ -12,6 +12,10 @@ import json
 from pathlib import Path
 from typing import Iterator, NamedTuple
 
+from arguments import output_file
+from rfpn.config import get_cfg
+from rfpn.data.programs import one_line_errors
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "rfpn" / "config.py"
 TARGET = ROOT / "docs" / "configuration.md"
@@ -106,12 +110,11 @@ def _default(cfg, path: str) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
+@one_line_errors()
 def main() -> None:
     """Write the page."""
-    from rfpn.config import get_cfg
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=TARGET, help="page to write (default: docs/configuration.md)")
+    parser.add_argument("--output", type=output_file, default=TARGET, help="page to write (default: docs/configuration.md)")
     arguments = parser.parse_args()
     arguments.output.write_text(document(SOURCE.read_text(encoding="utf-8"), get_cfg()), encoding="utf-8")
     print(f"wrote {arguments.output}")

@@ -6,7 +6,7 @@
     python tools/evaluate_timesteps.py --weights BPTT=output/a/model_final.pth --weights C-RBP=output/b/model_final.pth
 
 Pathfinder models give the scores of the target contour, R-FPN gives PQ. Writes timesteps.csv and timesteps.png (score
-and residual against the step) into --output.
+and residual against the step) into --output. KEY VALUE overrides of the configuration come last.
 """
 
 import logging
@@ -82,7 +82,8 @@ def kind_of(names: list[str]) -> str:
 
 def parse_args():
     """Detectron2's arguments, models, data sets and steps."""
-    parser = default_argument_parser(__doc__)
+    parser = default_argument_parser()
+    parser.description, parser.epilog = __doc__, None
     add_model_arguments(parser)
     parser.add_argument("--steps", type=step_list, default="1-40", help="e.g. 1-10,20,40 (default: 1-40)")
     parser.add_argument("--datasets", help="registered names, with commas between (default: DATASETS.TEST)")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Peak memory and time of a training step against steps of processing, from what tools/benchmark.py memory wrote.
 
-    python tools/plot_memory.py pathfinder.json rfpn50.json --output docs/results/memory.png
+    python tools/plot_memory.py pathfinder.json rfpn50.json --output docs/results/memory/memory.png
 
 Prints the same as Markdown tables. A cross stands where a method ran out of memory, at the card's limit.
 """
@@ -46,7 +46,10 @@ def main() -> None:
 
 def read_sweep(path: str) -> dict:
     """What tools/benchmark.py memory wrote. Raises OSError or ValueError naming a file that it did not."""
-    sweep = read_json(path)
+    try:
+        sweep = read_json(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; give what tools/benchmark.py memory wrote with --output") from None
     if not KEYS <= sweep.keys() or not isinstance(sweep["rows"], list):
         raise ValueError(f"{path} does not come from tools/benchmark.py memory")
     for index, row in enumerate(sweep["rows"]):

@@ -12,7 +12,7 @@ import re
 
 from matplotlib.figure import Figure
 
-from arguments import add_logs, png_file, positive, read_log
+from arguments import add_logs, check_files, png_file, positive, read_log
 from rfpn.analysis.report.run import Series
 from rfpn.data.programs import one_line_errors
 
@@ -33,6 +33,10 @@ def main() -> None:
     parser.add_argument("--output", type=png_file, help="PNG file of the curves")
     arguments = parser.parse_args()
     logs = add_scores(read_logs(arguments.log), arguments.score)
+    for name, path in arguments.log:
+        if _IOU not in logs[name]:
+            wanted = f"give the log of a Pathfinder run that was evaluated, or --score {name}=ITERATION:IOU"
+            raise ValueError(f"--log {name}={path}: has no {_IOU}; {wanted}")
     print(table(logs, arguments.epoch))
     if arguments.output:
         draw(logs, arguments.epoch).savefig(arguments.output, dpi=110)
@@ -48,6 +52,7 @@ def score(word: str) -> tuple[str, int, float]:
 
 def read_logs(files: list[tuple[str, str]]) -> dict[str, dict[str, Series]]:
     """Iterations and values by scalar, of each log by name. Raises OSError or ValueError naming what is at fault."""
+    check_files("--log", files)
     logs = {}
     for name, path in files:
         if name in logs:

@@ -7,7 +7,7 @@
 
 import argparse
 
-from arguments import named_file, png_file, step_list
+from arguments import check_files, named_file, png_file, step_list
 from rfpn.analysis.courses import Course, plot_courses, read_courses
 from rfpn.data.programs import one_line_errors
 from rfpn.evaluation import MAIN_SCORES
@@ -44,6 +44,7 @@ def named_courses(files: list[tuple[str, str]], trained: dict[str, range]) -> li
     """Courses under the names given here. Raises OSError or ValueError naming what is at fault."""
     if unknown := trained.keys() - dict(files).keys():
         raise ValueError(f"--trained {min(unknown)}: no --csv has that name")
+    check_files("--csv", files)
     courses = []
     for name, path in files:
         found = read_courses(path)

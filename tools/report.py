@@ -142,7 +142,7 @@ def parse_args(words: list[str] | None = None):
     parser.add_argument("--weights", metavar="FILE", help="checkpoint (default: the run's last one)")
     parser.add_argument("--samples", type=natural, default=4, help="images of DATASETS.TEST to show (default: 4)")
     parser.add_argument("--steps", type=step_list, help="to show, e.g. 1-10,20 (default: up to twice those of training)")
-    parser.add_argument("opts", nargs=argparse.REMAINDER, help="KEY VALUE overrides of the configuration")
+    parser.add_argument("opts", nargs=argparse.REMAINDER, help="KEY VALUE overrides of the configuration, last")
     return parser.parse_args(words)
 
 

@@ -36,27 +36,30 @@ def main(args) -> None:
     run(args, make_scenes, score, draw)
 
 
-def run(args, make_data: Callable[[], None], score: Callable[[Trainer], dict], draw: Callable[[Trainer, str], None]) -> None:
+def run(
+    args, make_data: Callable[[], None], score: Callable[[Trainer, dict], dict], draw: Callable[[Trainer, str], None]
+) -> None:
     """Make the data sets, train as the command line says, score, draw.
 
     Scores and seconds of training go into metrics.json beside OUTPUT_DIR and onto the console. Wrong input, a full disk,
     values that are not finite and Ctrl-C end the program in one line.
 
     Args:
-        score: of a trained trainer, by name. draw: with a trained trainer, into the folder of metrics.json.
+        score: by name, of a trained trainer and what its last evaluation gave. draw: with a trained trainer, into the folder
+            of metrics.json.
     """
     with one_line_errors():
-        make_data()
+        # data take minutes to make
         cfg = setup(args)
         if len(cfg.DATASETS.TEST) != 1:
             raise ValueError(f"DATASETS.TEST must name one data set, which is scored, got {tuple(cfg.DATASETS.TEST)}")
+        make_data()
         with name_full_disk(cfg.OUTPUT_DIR):
             trainer = Trainer(cfg)
             trainer.resume_or_load(resume=args.resume)
             clock = TrainingClock()
             trainer.register_hooks([clock])
-            trainer.train()
-            metrics = {**score(trainer), "seconds": round(clock.seconds, 1)}
+            metrics = {**score(trainer, trainer.train()), "seconds": round(clock.seconds, 1)}
             folder = os.path.dirname(os.path.abspath(cfg.OUTPUT_DIR))
             # before the pictures: no fault of theirs costs the scores
             write_json(os.path.join(folder, "metrics.json"), metrics, indent=1)
@@ -88,10 +91,9 @@ def make_scenes() -> None:
         )
 
 
-def score(trainer: Trainer) -> dict[str, float]:
+def score(trainer: Trainer, results: dict) -> dict[str, float]:
     """PQ and its parts in percent."""
-    # Detectron2 evaluates at the end of training and keeps the results here
-    scores = trainer._last_eval_results["panoptic_seg"]
+    scores = results["panoptic_seg"]
     return {key: round(float(scores[key]), 2) for key in ("PQ", "PQ_th", "PQ_st", "SQ", "RQ")}
 
 

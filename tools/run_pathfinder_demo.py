@@ -56,10 +56,9 @@ def make_images() -> None:
         write_split(root, EASY, split, count, workers=os.cpu_count() or 1)
 
 
-def score(trainer: Trainer) -> dict[str, float]:
+def score(trainer: Trainer, results: dict) -> dict[str, float]:
     """Scores of the target contour, and the IoU of marking every stroke."""
-    # Detectron2 evaluates at the end of training and keeps the results here
-    scores = trainer._last_eval_results["pathfinder"]
+    scores = results["pathfinder"]
     metrics = {key: round(float(scores[key]), 4) for key in ("IoU", "IoU_published", "precision", "recall")}
     loader = build_test_loader(trainer.cfg, trainer.cfg.DATASETS.TEST[0])
     return {**metrics, "IoU_every_stroke": round(iou_of_every_stroke(loader), 4)}

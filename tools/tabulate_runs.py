@@ -9,7 +9,7 @@ import argparse
 import math
 from statistics import mean, stdev
 
-from arguments import add_logs, read_log
+from arguments import add_logs, check_files, read_log
 from rfpn.analysis.report.run import Series
 from rfpn.data.programs import one_line_errors
 
@@ -40,6 +40,7 @@ def columns(asked: str | None, found: set[str]) -> list[str]:
 
 def read_logs(files: list[tuple[str, str]]) -> dict[str, list[dict[str, Series]]]:
     """The logs of each name. Raises OSError or ValueError naming one that cannot be averaged with the others."""
+    check_files("--log", files)
     runs, ends = {}, {}
     for name, path in files:
         log = read_log(path)

@@ -4,6 +4,8 @@
     python tools/train_net.py --config-file configs/COCO-PanopticSegmentation/rfpn_R_50_1x.yaml --num-gpus 8
     torchrun --nproc-per-node 4 tools/train_net.py --config-file ...
     python tools/train_net.py --config-file ... --eval-only MODEL.WEIGHTS output/model_final.pth
+
+KEY VALUE overrides of the configuration come last, as in SOLVER.MAX_ITER 1000 OUTPUT_DIR output/run.
 """
 
 from detectron2.engine import default_argument_parser
@@ -40,8 +42,15 @@ def evaluate(cfg, resume):
     return results
 
 
+def parse_args():
+    """Detectron2's arguments under this program's own description."""
+    parser = default_argument_parser()
+    parser.description, parser.epilog = __doc__, None
+    return parser.parse_args()
+
+
 if __name__ == "__main__":
-    arguments = default_argument_parser().parse_args()
+    arguments = parse_args()
     with one_line_errors():
         check_gpus(arguments)
         launch(main, arguments)

@@ -65,8 +65,10 @@ def scored_outputs(dataset_name: str, architecture: str) -> set:
         outputs = outputs - {"instances", "masks"}
     outputs = outputs & given_outputs(architecture)
     if not outputs:
+        known = f"set its metadata evaluator_type to one of {', '.join(_SCORED)}, or override Trainer.build_evaluator"
         raise ValueError(
             f"data set {dataset_name}: no evaluator for evaluator_type {kind!r} with MODEL.META_ARCHITECTURE {architecture!r}"
+            + ("" if kind in _SCORED else f"; {known}")
         )
     return outputs
 

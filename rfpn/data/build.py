@@ -18,6 +18,7 @@ from rfpn.data.batches import build_positioned_loader
 from rfpn.data.check import (
     check_categories,
     check_files,
+    check_kind,
     check_metadata,
     check_registered,
     check_same_classes,
@@ -39,8 +40,11 @@ from rfpn.data.records import (
 )
 
 
-def check_datasets(cfg: CfgNode) -> None:
+def check_datasets(cfg: CfgNode, own_evaluator: bool = False) -> None:
     """Check every data set of a config before anything is built; those of ``DATASETS.TEST`` are loaded once.
+
+    Args:
+        own_evaluator: evaluators are not this project's, and score sets of other kinds too.
 
     Raises:
         KeyError, ValueError, OSError: naming the data set and what it lacks.
@@ -52,7 +56,8 @@ def check_datasets(cfg: CfgNode) -> None:
         check_ignore_value(name, cfg)
     for name in cfg.DATASETS.TEST:
         _check_evaluated(cfg, name)
-        scored_outputs(name, cfg.MODEL.META_ARCHITECTURE)
+        if not own_evaluator:
+            scored_outputs(name, cfg.MODEL.META_ARCHITECTURE)
     check_same_classes((*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST))
 
 
@@ -114,6 +119,7 @@ def evaluation_batch(cfg: CfgNode) -> int:
 
 
 def _check_dataset(cfg: CfgNode, name: str, needs_panoptic: bool) -> None:
+    check_kind(name, cfg)
     kind = _kind(name)
     if kind == "pathfinder":
         return

@@ -1,5 +1,6 @@
 """How programs end early: with one line and an exit code."""
 
+import errno
 import re
 import sys
 from concurrent.futures.process import BrokenProcessPool
@@ -8,6 +9,13 @@ from typing import Iterator
 
 # what wrong input raises; anything else is a fault of the program and keeps its traceback
 INPUT_ERRORS = (ValueError, KeyError, OSError)
+# what the system says of a file, said for people; other reasons stand as they are
+_REASONS = {
+    errno.ENOENT: "does not exist",
+    errno.EEXIST: "is a file, where a folder is needed",
+    errno.ENOTDIR: "lies below a file, where a folder is needed",
+    errno.EISDIR: "is a folder, where a file is needed",
+}
 
 
 @contextmanager
@@ -33,11 +41,15 @@ def one_line_errors() -> Iterator[None]:
 
 
 def error_text(error: Exception) -> str:
-    """What an error says, in one line; of one from a loader's worker without the worker's traceback."""
+    """What an error says, in one line: the system's errors as "<file>: <reason>", those of a worker without its traceback."""
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     if text.startswith("Caught ") and "Original Traceback" in text:
         text = re.split(rf"\n(?:\w+\.)*{type(error).__name__}: ", text)[-1]
-    return " ".join(text.split())
+    text = " ".join(text.split())
+    if of_file := re.fullmatch(r"\[Errno (\d+)\] (.+?): '([^']+)'", text):
+        number, reason, path = of_file.groups()
+        return f"{path}: {_REASONS.get(int(number), reason)}"
+    return text
 
 
 def _end(line: str, status: int) -> None:

@@ -43,6 +43,8 @@ def setup(args) -> CfgNode:
     if not (args.resume and os.path.isfile(os.path.join(cfg.OUTPUT_DIR, "last_checkpoint"))):
         check_weights(cfg)
     check_expected_results(cfg)
+    if not (args.config_file or args.eval_only or cfg.DATASETS.TRAIN):
+        raise ValueError("DATASETS.TRAIN names no data set; give --config-file, or DATASETS.TRAIN")
     cfg.freeze()
     make_output_dir(cfg)
     with name_full_disk(cfg.OUTPUT_DIR):
@@ -118,7 +120,9 @@ def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
     if config_file:
         path = os.path.abspath(config_file)
         if not os.path.isfile(config_file):
-            raise FileNotFoundError(f"--config-file {path} does not exist")
+            raise FileNotFoundError(f"--config-file {path} {_absence(path)}")
+        if path.endswith(".py"):
+            raise ValueError(f"--config-file {path} is a lazy configuration, and such are not read; give one in YAML")
         try:
             _check_repeated_keys(path)
             # by default Detectron2 runs Python that a file holds
@@ -204,7 +208,11 @@ def check_weights(cfg: CfgNode) -> None:
         raise FileNotFoundError(f"MODEL.WEIGHTS {weights} could not be fetched: {error}") from None
     if not found:
         path = weights if "://" in weights else os.path.abspath(weights)
-        raise FileNotFoundError(f"MODEL.WEIGHTS {path} does not exist")
+        raise FileNotFoundError(f"MODEL.WEIGHTS {path} {_absence(path)}")
+
+
+def _absence(path: str) -> str:
+    return "is a folder, no file" if os.path.isdir(path) else "does not exist"
 
 
 def make_output_dir(cfg: CfgNode) -> None:

@@ -110,7 +110,8 @@ class HGRUMaskHead(BaseMaskRCNNHead):
             if self.lipschitz_weight > 0:
                 result["loss_lipschitz"] = output.penalty * self.lipschitz_weight
             return result
-        counts = [len(image) for image in result]
+        # not len(), which tracing would take for a constant
+        counts = [image.pred_boxes.tensor.shape[0] for image in result]
         for image, residual, steps in zip(result, output.residual.split(counts), output.steps.split(counts)):
             image.mask_residual = residual
             if self.recurrent.test_tolerance > 0:

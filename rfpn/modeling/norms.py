@@ -1,7 +1,8 @@
-"""Norms by name, and those that the RoI heads can train with."""
+"""Norms by name, and which of them, and of the convolutions, can train where."""
 
 from detectron2.config import CfgNode
-from detectron2.layers import get_norm
+from detectron2.layers import DeformConv, ModulatedDeformConv, get_norm
+from detectron2.utils import comm
 from torch import nn
 
 
@@ -30,6 +31,35 @@ def check_norms(cfg: CfgNode) -> None:
             raise ValueError(
                 f"MODEL.{key}.NORM {head.NORM} cannot train {head.NAME} on images without RoIs; take GN, or naiveSyncBN_N"
             )
+
+
+def check_device(model: nn.Module, cfg: CfgNode) -> None:
+    """Refuses layers of a model that cannot train on its device, where PyTorch or Detectron2 would name no key.
+
+    Raises:
+        ValueError: naming the key, and what works.
+    """
+    parts, on_gpu = list(model.modules()), cfg.MODEL.DEVICE.startswith("cuda")
+    if any(isinstance(part, (DeformConv, ModulatedDeformConv)) for part in parts) and not (on_gpu and _has_extension()):
+        raise ValueError(
+            f"MODEL.RESNETS.DEFORM_ON_PER_STAGE {cfg.MODEL.RESNETS.DEFORM_ON_PER_STAGE} needs a GPU to train, and a Detectron2 "
+            "with compiled operators (detectron2._C); set it to [False, False, False, False]"
+        )
+    if not on_gpu and comm.get_world_size() > 1 and any(isinstance(part, nn.SyncBatchNorm) for part in parts):
+        for key in ("RESNETS", "FPN", "SEM_SEG_HEAD", "RETINANET"):
+            name = cfg.MODEL[key].NORM
+            if isinstance(named_norm(key, name), nn.SyncBatchNorm):
+                raise ValueError(
+                    f"MODEL.{key}.NORM {name} needs GPUs where there are several processes; take naiveSyncBN or BN"
+                )
+
+
+def _has_extension() -> bool:
+    try:
+        from detectron2 import _C  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def named_norm(key: str, name: str, channels: int = 32) -> nn.Module | None:

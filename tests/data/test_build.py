@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 
 import pytest
-from detectron2.data import DatasetCatalog
+from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.data.datasets.coco_panoptic import register_coco_panoptic, register_coco_panoptic_separated
 from PIL import Image
 
@@ -145,8 +145,36 @@ def test_A2_pathfinder_sets_are_looked_at_too(tmp_path):
     from rfpn.data.pathfinder.registration import register_pathfinder
 
     register_pathfinder("missing", str(tmp_path / "none"))
+    cfg = config("pathfinder_14_train", "missing")
+    cfg.MODEL.META_ARCHITECTURE = "PathfinderNet"
     with pytest.raises(FileNotFoundError, match="none"):
-        check_datasets(config("pathfinder_14_train", "missing"))
+        check_datasets(cfg)
+
+
+def test_sets_of_a_kind_that_the_model_cannot_read_are_named(root):
+    register_panoptic_folder("tiny", str(root), "train")
+    for names in (("pathfinder_14_train", "tiny"), ("tiny", "pathfinder_14_train")):
+        with pytest.raises(ValueError, match="pathfinder_14_train is a Pathfinder set, which PanopticFPN cannot read"):
+            check_datasets(config(*names))
+    with pytest.raises(ValueError, match="pathfinder_14_train is a Pathfinder set, which PanopticFPN cannot read"):
+        build_test_loader(config(), "pathfinder_14_train")
+    cfg = config()
+    cfg.MODEL.META_ARCHITECTURE = "PathfinderNet"
+    with pytest.raises(ValueError, match="tiny is no Pathfinder set, which PathfinderNet cannot read"):
+        check_datasets(cfg)
+
+
+@pytest.mark.parametrize("kind", [None, "lvis"])
+def test_a_set_of_an_unknown_kind_is_for_evaluators_of_ones_own(root, kind):
+    register_panoptic_folder("tiny", str(root), "train")
+    DatasetCatalog.register("other", lambda: DatasetCatalog.get("tiny"))
+    MetadataCatalog.get("other").set(evaluator_type=kind)
+    cfg = config(test="other")
+    cfg.MODEL.META_ARCHITECTURE = "GeneralizedRCNN"
+    remedy = "set its metadata evaluator_type to one of coco, coco_panoptic_seg, .*, or override Trainer.build_evaluator"
+    with pytest.raises(ValueError, match=f"other: no evaluator for evaluator_type {kind!r} .*; {remedy}"):
+        check_datasets(cfg)
+    check_datasets(cfg, own_evaluator=True)
 
 
 def test_A3_class_counts_of_any_loader(root):

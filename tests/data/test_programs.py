@@ -49,7 +49,13 @@ def fail(error):
     [
         (lambda: fail(ValueError("SOME.KEY\n  is wrong")), 2, "error: SOME.KEY is wrong"),
         (lambda: fail(KeyError("SOME.KEY is unknown")), 2, "error: SOME.KEY is unknown"),
-        (lambda: fail(FileNotFoundError(2, "No such file", "a.png")), 2, "error: [Errno 2] No such file: 'a.png'"),
+        (lambda: fail(FileNotFoundError(2, "No such file", "a.png")), 2, "error: a.png: does not exist"),
+        (lambda: read_by_a_worker(FileNotFoundError(2, "No such file", "a.png")), 2, "error: a.png: does not exist"),
+        (lambda: fail(PermissionError(13, "Permission denied", "a.png")), 2, "error: a.png: Permission denied"),
+        (lambda: fail(OSError(5, "Input/output error")), 2, "error: [Errno 5] Input/output error"),
+        (lambda: os.makedirs(__file__, exist_ok=True), 2, f"error: {__file__}: is a file, where a folder is needed"),
+        (lambda: open(f"{__file__}/a"), 2, f"error: {__file__}/a: lies below a file, where a folder is needed"),
+        (lambda: open(PROGRAMS), 2, f"error: {PROGRAMS}: is a folder, where a file is needed"),
         (lambda: fail(FloatingPointError("iteration 3: not finite: loss")), 3, "error: iteration 3: not finite: loss"),
         (lambda: fail(KeyboardInterrupt()), 130, "interrupted"),
         (lambda: read_by_a_worker(ValueError("photo.png: is\ncut short")), 2, "error: photo.png: is cut short"),
@@ -99,6 +105,39 @@ def test_wrong_settings_of_coco_end_with_status_2(monkeypatch, capsys, arguments
     with pytest.raises(SystemExit) as end:
         load("prepare_coco_panoptic").main()
     assert end.value.code == 2 and capsys.readouterr().err.startswith("error: --workers must be at least 1")
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--train", "-1"], "--train must be a whole number of at least 0, got -1"),
+        (["--val", "-1"], "--val must be a whole number of at least 0, got -1"),
+        (["--seed", "-1"], "--seed must be a whole number of at least 0, got -1"),
+        (["--workers", "0"], "--workers must be a whole number of at least 1, got 0"),
+        (["--output", __file__], f"--output {__file__} is a file, give a folder"),
+    ],
+)
+def test_wrong_settings_of_scenes_are_named(tmp_path, monkeypatch, capsys, arguments, words):
+    monkeypatch.setattr("sys.argv", ["prepare_scenes", "--output", str(tmp_path), *arguments])
+    with pytest.raises(SystemExit) as end:
+        load("prepare_scenes").main()
+    assert end.value.code == 2 and words in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_what_the_system_says_of_a_file_of_coco_is_told_in_words(tmp_path, monkeypatch, capsys):
+    path = write_set(tmp_path, mixed_layouts()) / "annotations" / "panoptic_train.json"
+    path.unlink()
+    path.mkdir()
+    monkeypatch.setattr("sys.argv", ["prepare_coco_panoptic", "--root", str(tmp_path), "--splits", "train"])
+    assert load("prepare_coco_panoptic").main() == 1
+    assert f"train: {path}: is a folder, where a file is needed" in capsys.readouterr().err
+
+
+def test_a_file_in_the_place_of_pathfinders_folder_is_named(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["prepare_pathfinder", *JOBS["prepare_pathfinder"][1], __file__])
+    with pytest.raises(SystemExit) as end:
+        load("prepare_pathfinder").main()
+    assert end.value.code == 2 and f"--output {__file__} is a file, give a folder" in capsys.readouterr().err
 
 
 def test_faults_of_a_split_are_told_before_the_next_is_interrupted(tmp_path, monkeypatch, capsys):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from detectron2.engine import hooks
 
 from rfpn.engine.checkpoint import cut_log
 from rfpn.engine.setup import load_cfg
@@ -166,3 +167,67 @@ def test_precise_statistics_are_the_same_after_resuming(tmp_path):
     whole = train("whole", 4)
     train("stopped", 2)
     assert_equal(whole, train("stopped", 4, resume=True))
+
+
+def save_after_training(trainer, monkeypatch):
+    trainer.train()
+    trainer.checkpointer.save("mine")
+
+
+def save_on_interrupt(trainer, monkeypatch):
+    """In the third step, once its losses are there."""
+    gather = trainer._trainer._gather
+
+    def interrupted(*arguments):
+        if trainer.iter == 2:
+            raise KeyboardInterrupt
+        return gather(*arguments)
+
+    monkeypatch.setattr(trainer._trainer, "_gather", interrupted)
+    trainer.max_iter = 4
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    trainer.checkpointer.save("mine")
+
+
+def save_the_best_at_the_end(trainer, monkeypatch):
+    trainer.register_hooks([hooks.BestCheckpointer(0, trainer.checkpointer, "pathfinder/IoU", file_prefix="mine")])
+    trainer.train()
+
+
+@pytest.mark.usefixtures("contours")
+@pytest.mark.parametrize("save", [save_after_training, save_on_interrupt, save_the_best_at_the_end])
+def test_a_run_goes_on_after_its_last_finished_step_whenever_it_was_saved(tmp_path, monkeypatch, save):
+    """Detectron2's own count is one too high outside the hooks of a step."""
+
+    def build(name, iterations, resume=False):
+        # a rate that does not depend on MAX_ITER, and falls once the run has been resumed
+        options = [*SMALL, *"SOLVER.IMS_PER_BATCH 2 SOLVER.WARMUP_ITERS 0 SOLVER.STEPS (3,) SEED 1".split()]
+        options += ["DATASETS.TRAIN", "('tiny_contours',)", "DATASETS.TEST", "('tiny_contours',)"]
+        options += ["OUTPUT_DIR", str(tmp_path / name), "SOLVER.MAX_ITER", iterations]
+        torch.manual_seed(0)
+        trainer = Trainer(load_cfg(str(CONTOURS), options))
+        trainer.resume_or_load(resume)
+        return trainer
+
+    whole, stopped = build("whole", 4), build("stopped", 2)
+    whole.train()
+    save(stopped, monkeypatch)
+    assert (tmp_path / "stopped" / "last_checkpoint").read_text() == "mine.pth"
+    resumed = build("stopped", 4, resume=True)
+    assert (resumed.start_iter, resumed.samples, resumed.scheduler.last_epoch) == (2, 4, 2)
+    resumed.train()
+    assert_equal(whole.model.state_dict(), resumed.model.state_dict())
+    assert_equal(whole.state_dict()["_trainer"], resumed.state_dict()["_trainer"])
+
+
+@pytest.mark.usefixtures("contours")
+def test_a_checkpoint_from_before_the_first_step_starts_anew(tmp_path):
+    options = [*SMALL, "DATASETS.TRAIN", "('tiny_contours',)", "DATASETS.TEST", "()", "OUTPUT_DIR", str(tmp_path)]
+    cfg = load_cfg(str(CONTOURS), options)
+    Trainer(cfg).checkpointer.save("mine")
+    resumed = Trainer(cfg)
+    resumed.resume_or_load()
+    assert resumed.start_iter == 0
+    resumed.checkpointer.save("mine")
+    assert torch.load(tmp_path / "mine.pth", weights_only=True)["trainer"]["iteration"] == -1

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rfpn.engine.setup import changed_keys, load_cfg, make_output_dir, setup
+from rfpn.engine.setup import changed_keys, check_weights, load_cfg, make_output_dir, setup
 from rfpn.engine.trainer import Trainer
 from tests.analysis.tiny_runs import CONTOURS, SMALL
 
@@ -52,6 +52,29 @@ def test_python_in_a_file_is_refused_and_does_not_run(tmp_path, base):
     with pytest.raises(ValueError, match=f"{path} is no configuration: .*python/object"):
         load_cfg(str(path), [])
     assert not trace.exists()
+
+
+def test_a_folder_in_the_place_of_a_file_is_named_as_such(tmp_path):
+    with pytest.raises(FileNotFoundError, match=f"--config-file {tmp_path} is a folder, no file"):
+        load_cfg(str(tmp_path), [])
+    with pytest.raises(FileNotFoundError, match=f"MODEL.WEIGHTS {tmp_path} is a folder, no file"):
+        check_weights(load_cfg("", ["MODEL.WEIGHTS", str(tmp_path)]))
+    with pytest.raises(FileNotFoundError, match=f"--config-file {tmp_path}/a.py does not exist"):
+        load_cfg(str(tmp_path / "a.py"), [])
+
+
+def test_lazy_configurations_are_not_read(tmp_path):
+    path = tmp_path / "lazy.py"
+    path.write_text("model = dict(depth=50)")
+    with pytest.raises(ValueError, match=f"--config-file {path} is a lazy configuration, and such are not read; .* YAML"):
+        load_cfg(str(path), [])
+
+
+def test_no_config_file_is_the_reason_that_there_is_no_data_set(tmp_path):
+    args = SimpleNamespace(config_file="", opts=["OUTPUT_DIR", str(tmp_path / "run")], resume=False, eval_only=False)
+    with pytest.raises(ValueError, match="DATASETS.TRAIN names no data set; give --config-file"):
+        setup(args)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_key_of_another_version_is_named_with_its_file(tmp_path):

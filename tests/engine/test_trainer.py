@@ -6,6 +6,8 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.evaluation import DatasetEvaluator
 
 from rfpn.data.build import evaluation_batch
 from rfpn.engine.setup import load_cfg
@@ -210,3 +212,69 @@ def test_evaluations_take_the_batches_of_training_scaled_or_not(tmp_path):
     cfg = load_cfg(str(SCENES), ["SOLVER.IMS_PER_BATCH", 32, "SOLVER.REFERENCE_WORLD_SIZE", 8, "SOLVER.CHECKPOINT_PERIOD", 80])
     scaled = Trainer.auto_scale_workers(cfg, 1)
     assert scaled.SOLVER.IMS_PER_BATCH == 4 and evaluation_batch(cfg) == evaluation_batch(scaled) == 4
+
+
+class Count(DatasetEvaluator):
+    """Counts images."""
+
+    def reset(self):
+        self.images = 0
+
+    def process(self, inputs, outputs):
+        self.images += len(inputs)
+
+    def evaluate(self):
+        return {"count": {"images": self.images}}
+
+
+class OwnEvaluator(Trainer):
+    @classmethod
+    def build_evaluator(cls, cfg, dataset_name, output_folder=None):
+        return Count()
+
+
+@pytest.mark.parametrize("kind", [None, "lvis"])
+def test_evaluators_of_a_subclass_score_sets_of_any_kind(tmp_path, kind):
+    records = DatasetCatalog.get("tiny_scenes")
+    DatasetCatalog.register("of_another_kind", lambda: records)
+    metadata = {} if kind is None else {"evaluator_type": kind}
+    MetadataCatalog.get("of_another_kind").set(thing_classes=MetadataCatalog.get("tiny_scenes").thing_classes, **metadata)
+    try:
+        cfg = build(tmp_path, "MODEL.META_ARCHITECTURE", "GeneralizedRCNN", "SOLVER.MAX_ITER", 1).cfg.clone()
+        cfg.DATASETS.TEST = ("of_another_kind",)
+        remedy = "set its metadata evaluator_type to one of coco, .*, or override Trainer.build_evaluator"
+        with pytest.raises(ValueError, match=f"of_another_kind: no evaluator for evaluator_type {kind!r} .*; {remedy}"):
+            Trainer(cfg)
+        assert OwnEvaluator(cfg).train() == {"count": {"images": len(records)}}
+    finally:
+        DatasetCatalog.remove("of_another_kind")
+        MetadataCatalog.pop("of_another_kind")
+
+
+@pytest.mark.parametrize("main", [True, False])
+def test_training_gives_the_last_scores_on_the_main_process(tmp_path, monkeypatch, main):
+    trainer = build(tmp_path, "SOLVER.MAX_ITER", 1)
+    monkeypatch.setattr(Trainer, "test", classmethod(lambda *_: {"panoptic_seg": {"PQ": 1.0}}))
+    end = trainer.after_train
+
+    def become_another():
+        end()
+        monkeypatch.setattr("detectron2.utils.comm.is_main_process", lambda: main)
+
+    monkeypatch.setattr(trainer, "after_train", become_another)
+    assert trainer.train() == ({"panoptic_seg": {"PQ": 1.0}} if main else None)
+
+
+def test_without_the_hook_that_evaluates_there_are_no_scores(tmp_path):
+    trainer = build(tmp_path, "SOLVER.MAX_ITER", 1)
+    trainer._hooks = []
+    assert trainer.train() == {}
+
+
+def test_layers_that_cannot_train_on_the_device_are_refused_before_training(tmp_path, monkeypatch):
+    deep = ["MODEL.RESNETS.DEPTH", 50, "MODEL.RESNETS.RES2_OUT_CHANNELS", 256, "MODEL.WEIGHTS", ""]
+    with pytest.raises(ValueError, match="MODEL.RESNETS.DEFORM_ON_PER_STAGE .* needs a GPU"):
+        build(tmp_path, *deep, "MODEL.RESNETS.DEFORM_ON_PER_STAGE", [False, False, False, True])
+    monkeypatch.setattr("detectron2.utils.comm.get_world_size", lambda: 2)
+    with pytest.raises(ValueError, match="MODEL.FPN.NORM SyncBN needs GPUs"):
+        build(tmp_path, "MODEL.FPN.NORM", "SyncBN")

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from detectron2.export import TracingAdapter
 from detectron2.layers import ShapeSpec
 from detectron2.modeling import build_model
 from detectron2.structures import BitMasks, Boxes, Instances
@@ -222,3 +223,29 @@ def test_a_value_that_cannot_work_is_named(override, key):
     cfg.merge_from_list(override)
     with pytest.raises(ValueError, match=key):
         HGRUMaskHead(cfg, ShapeSpec(channels=256, height=14, width=14))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_traced_model_takes_any_number_of_detections():
+    """As Detectron2's tools deploy models."""
+    quick = CONFIGS.parent / "quick_schedules" / "rfpn_quick.yaml"
+    options = ["MODEL.DEVICE", "cpu", "MODEL.META_ARCHITECTURE", "GeneralizedRCNN", "MODEL.ROI_HEADS.SCORE_THRESH_TEST", "0.0"]
+    torch.manual_seed(0)
+    model = build_model(load_cfg(str(quick), [*options, "TEST.DETECTIONS_PER_IMAGE", "7"])).eval()
+    pictures = [[{"image": torch.rand(3, 64, 64) * 50 * i}] for i in range(1, 6)]
+
+    def infer(model, inputs):
+        return [{"instances": model.inference(inputs, do_postprocess=False)[0]}]
+
+    with torch.no_grad():
+        scores = torch.cat([infer(model, picture)[0]["instances"].scores for picture in pictures])
+        model.roi_heads.box_predictor.test_score_thresh = float(scores.median())
+        found = [infer(model, picture)[0]["instances"] for picture in pictures]
+        counts = [len(instances) for instances in found]
+        assert len(set(counts)) > 1
+        adapter = TracingAdapter(model, pictures[np.argmax(counts)], infer)
+        traced = torch.jit.trace(adapter, adapter.flattened_inputs, check_trace=False)
+        for (picture,), wanted in zip(pictures, found):
+            instances = adapter.outputs_schema(traced(picture["image"]))[0]["instances"]
+            for name in ("scores", "pred_masks", "mask_residual"):
+                torch.testing.assert_close(instances.get(name), wanted.get(name))

@@ -1,5 +1,7 @@
 """Norms of the shipped configurations, on one process and with zero RoIs."""
 
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from torch import distributed, multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
 from rfpn.engine.setup import load_cfg
-from rfpn.modeling.norms import check_norms
+from rfpn.modeling.norms import check_device, check_norms
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml"))
@@ -74,6 +76,43 @@ def test_C2_sync_bn_in_detectron2s_heads_is_refused(overrides, key):
     cfg = load_cfg(str(CONFIGS / "COCO-PanopticSegmentation/panoptic_fpn_R_50_1x.yaml"), overrides)
     with pytest.raises(ValueError, match=f"{key} SyncBN .*take GN, or naiveSyncBN_N"):
         check_norms(cfg)
+
+
+def small_model(*overrides):
+    file = CONFIGS / "COCO-PanopticSegmentation/rfpn_R_50_1x.yaml"
+    cfg = load_cfg(str(file), [*SMALL, *SMALL_BACKBONE, *overrides])
+    return build_model(cfg), cfg
+
+
+@pytest.mark.parametrize("part", ["RESNETS", "FPN", "SEM_SEG_HEAD"])
+@pytest.mark.parametrize("norm, processes, refused", [("SyncBN", 2, True), ("SyncBN", 1, False), ("naiveSyncBN", 2, False)])
+def test_C3_sync_bn_of_several_cpu_processes_is_refused(monkeypatch, part, norm, processes, refused):
+    model, cfg = small_model(f"MODEL.{part}.NORM", norm)
+    monkeypatch.setattr("detectron2.utils.comm.get_world_size", lambda: processes)
+    words = f"MODEL.{part}.NORM SyncBN needs GPUs where there are several processes; take naiveSyncBN or BN"
+    with pytest.raises(ValueError, match=words) if refused else nullcontext():
+        check_device(model, cfg)
+    cfg.MODEL.DEVICE = "cuda"
+    check_device(model, cfg)
+
+
+def test_sync_bn_of_a_part_that_the_model_lacks_is_not_refused(monkeypatch):
+    model, cfg = small_model("MODEL.SEM_SEG_HEAD.NORM", "SyncBN", "MODEL.META_ARCHITECTURE", "GeneralizedRCNN")
+    monkeypatch.setattr("detectron2.utils.comm.get_world_size", lambda: 2)
+    check_device(model, cfg)
+
+
+@pytest.mark.parametrize("modulated", ["True", "False"])
+@pytest.mark.parametrize("device, compiled, refused", [("cpu", True, True), ("cuda", False, True), ("cuda", True, False)])
+def test_deformable_convolutions_need_a_gpu_and_compiled_operators(monkeypatch, modulated, device, compiled, refused):
+    stages = ["MODEL.RESNETS.DEFORM_ON_PER_STAGE", "[False, False, False, True]", "MODEL.RESNETS.DEFORM_MODULATED", modulated]
+    model, cfg = small_model("MODEL.RESNETS.DEPTH", "50", *stages)
+    cfg.MODEL.DEVICE = device
+    monkeypatch.setitem(sys.modules, "detectron2._C", sys if compiled else None)
+    monkeypatch.delattr("detectron2._C", raising=False)
+    words = r"MODEL.RESNETS.DEFORM_ON_PER_STAGE \[False, False, False, True\] needs a GPU to train, and .*; set it to \[False"
+    with pytest.raises(ValueError, match=words) if refused else nullcontext():
+        check_device(model, cfg)
 
 
 def mask_head(name, norm):

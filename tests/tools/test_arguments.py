@@ -1,9 +1,14 @@
-"""tools/arguments.py: arguments that programs share."""
+"""tools/arguments.py: arguments that programs share; what the help of the programs says."""
 
 import argparse
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-from arguments import step_list
+from arguments import check_files, step_list
+
+TOOLS = Path(__file__).parents[2] / "tools"
 
 
 @pytest.mark.parametrize(
@@ -17,3 +22,21 @@ def test_step_list(text, steps):
 def test_step_list_refuses(text):
     with pytest.raises(argparse.ArgumentTypeError, match="has no steps from 1 to 10000 and ranges, as in 1-10,20,40"):
         step_list(text)
+
+
+def test_files_that_do_not_exist_are_named_with_their_option(tmp_path):
+    check_files("--log", [("a", __file__)])
+    missing = str(tmp_path / "none.json")
+    with pytest.raises(FileNotFoundError, match=f"^--log b={missing}: {missing} does not exist$"):
+        check_files("--log", [("a", __file__), ("b", missing)])
+
+
+@pytest.mark.parametrize(
+    "program, purpose", [("train_net", "Train or evaluate any model"), ("evaluate_timesteps", "Score checkpoints at any list")]
+)
+def test_help_of_what_takes_detectron2s_arguments_says_what_it_does(program, purpose):
+    command = [sys.executable, TOOLS / f"{program}.py", "--help"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    usage, text = found.split("\n\n", 1)
+    assert usage.startswith("usage:") and text.startswith(purpose)
+    assert "KEY VALUE overrides of the configuration come last" in text and "Run on single machine" not in text

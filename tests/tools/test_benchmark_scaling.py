@@ -1,6 +1,7 @@
 """tools/benchmark_scaling.py: real runs on one and two CPU processes, and errors of the command line."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -35,8 +36,8 @@ def test_one_and_two_processes_and_a_run_that_fails(tmp_path, monkeypatch, capfd
     assert two["linear"] == pytest.approx(one["milliseconds"] / two["milliseconds"])
     assert len(capfd.readouterr().out.splitlines()) == 4
 
-    with pytest.raises(SystemExit, match="(?s)the run on 1 ended with status [12].*MODEL.RECURRENT.STEPS must be at least 1"):
-        _run(monkeypatch, *counts, "MODEL.RECURRENT.STEPS", 0)
+    with pytest.raises(SystemExit, match="(?s)the run on 1 ended with status [12].*MODEL.WEIGHTS .*none.pth does not exist"):
+        _run(monkeypatch, *counts, "MODEL.WEIGHTS", tmp_path / "none.pth")
 
 
 def test_images_of_accumulated_batches_count(monkeypatch, capfd):
@@ -50,3 +51,18 @@ def test_too_short_runs_are_refused(monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         _run(monkeypatch, "--iterations", 59)
     assert end.value.code == 2 and "fewer than 60" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--config-file", "nope.yaml"], "error: --config-file .*nope.yaml does not exist\n"),
+        (["MODEL.RECURRENT.STEPS", 0], "error: MODEL.RECURRENT.STEPS must be at least 1.*\n"),
+    ],
+)
+def test_a_wrong_configuration_is_told_before_anything_is_launched(words, message, monkeypatch, capsys):
+    monkeypatch.setattr(benchmark_scaling, "train", lambda *_: pytest.fail("launched"))
+    with pytest.raises(SystemExit) as end:
+        _run(monkeypatch, *words)
+    captured = capsys.readouterr()
+    assert end.value.code == 2 and not captured.out and re.fullmatch(message, captured.err)

@@ -67,7 +67,7 @@ def test_table_and_sheet(reference, tmp_path, capsys):
         (["--num", "0"], "not a whole number of at least 1"),
         (["--sheet", "sheet.xyz"], "does not end in .png"),
         (["--reference", __file__], "cannot be read as .npz archive"),
-        (["--reference", "nowhere.npz"], "nowhere.npz cannot be read as .npz archive"),
+        (["--reference", "nowhere.npz"], "nowhere.npz does not exist"),
     ],
 )
 def test_wrong_arguments_are_named(reference, capsys, arguments, words):

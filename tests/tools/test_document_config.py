@@ -60,3 +60,10 @@ def test_program_writes_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["document_config.py", "--output", str(tmp_path / "page.md")])
     document_config.main()
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == document_config.document(SOURCE, get_cfg())
+
+
+def test_a_folder_is_no_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["document_config.py", "--output", str(tmp_path)])
+    with pytest.raises(SystemExit) as end:
+        document_config.main()
+    assert end.value.code == 2 and f"--output: {str(tmp_path)!r} is no file in a folder that exists" in capsys.readouterr().err

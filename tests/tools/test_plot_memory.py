@@ -87,5 +87,15 @@ def test_wrong_files_are_named(tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit):
             _run(monkeypatch, other)
     errors = capsys.readouterr().err
-    assert "No such file or directory" in errors and "none.json" in errors
+    assert "none.json: does not exist" in errors
     assert errors.count("other.json does not come from") == 2
+
+
+def test_the_log_of_a_run_is_no_table(tmp_path, monkeypatch, capsys):
+    log = tmp_path / "metrics.json"
+    log.write_text('{"iteration": 0}\n{"iteration": 1}\n')
+    with pytest.raises(SystemExit) as end:
+        _run(monkeypatch, log)
+    error = capsys.readouterr().err
+    assert end.value.code == 2 and f"{log}: not a JSON file" in error
+    assert error.endswith("give what tools/benchmark.py memory wrote with --output\n")

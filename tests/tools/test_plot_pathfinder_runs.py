@@ -39,12 +39,25 @@ def test_panels_share_their_epochs(log):
     assert len({axis.get_xlim() for axis in axes}) == 1 and axes[1].get_xlim()[1] > 3.9
 
 
+def test_a_log_without_scores_needs_some(log, tmp_path, monkeypatch, capsys):
+    losses = tmp_path / "losses.json"
+    losses.write_text(json.dumps({"iteration": 9, "total_loss": 0.5}))
+    both = ["--log", f"one={log}", "--log", f"two={losses}", "--epoch", 10]
+    with pytest.raises(SystemExit) as end:
+        _run(monkeypatch, *both)
+    captured = capsys.readouterr()
+    assert end.value.code == 2 and not captured.out
+    assert captured.err.startswith(f"error: --log two={losses}: has no pathfinder/IoU; give the log of a Pathfinder run")
+    _run(monkeypatch, *both, "--score", "two=10:0.5")
+    assert "| two | 0.500 (1.0) |" in capsys.readouterr().out
+
+
 def test_wrong_arguments_are_named(log, tmp_path, monkeypatch, capsys):
     cut = tmp_path / "cut.json"
     cut.write_text("no log")
     one = ["--log", f"one={log}"]
     for arguments, words in (
-        (["--log", f"one={tmp_path / 'none.json'}"], "none.json"),
+        (["--log", f"one={tmp_path / 'none.json'}"], f"--log one={tmp_path}/none.json: {tmp_path}/none.json does not exist"),
         (["--log", str(log)], "needs NAME=FILE"),
         (["--log", f"one={cut}"], "cut.json: no log of a run"),
         (one * 2, "each name once"),

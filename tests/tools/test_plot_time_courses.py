@@ -37,7 +37,7 @@ def test_wrong_arguments_are_named(table, tmp_path, monkeypatch, capsys):
     (tmp_path / "log.csv").write_text("no table\n1\n")
     out, one = ["--output", tmp_path / "a.png"], ["--csv", f"one={table('a')}"]
     for arguments, words in (
-        (["--csv", f"one={tmp_path / 'none.csv'}", *out], "none.csv"),
+        (["--csv", f"one={tmp_path / 'none.csv'}", *out], f"--csv one={tmp_path}/none.csv: {tmp_path}/none.csv does not exist"),
         (["--csv", f"one={tmp_path / 'log.csv'}", *out], "log.csv: no scores by step"),
         (["--csv", f"one={table('two', models=('x', 'y'))}", *out], "several models (x, y)"),
         ([*one, "--csv", f"two={table('iou', 'IoU')}", *out], "none of PQ, IoU in common"),

@@ -28,7 +28,7 @@ def trained(monkeypatch, tmp_path):
                 pass
 
             def train(self):
-                train()
+                return train()
 
         # the slash that a shell completes a folder's name with
         cfg = SimpleNamespace(OUTPUT_DIR=f"{tmp_path}/run/", DATASETS=SimpleNamespace(TEST=("scored",)))
@@ -76,9 +76,9 @@ def test_scores_are_written_before_anything_is_drawn(trained, tmp_path, capsys):
     def draw(trainer, folder):
         raise OSError(f"{folder}/1.png: could not be written")
 
-    trained(lambda: None)
+    trained(lambda: {"panoptic_seg": {"PQ": 1.5}})
     with pytest.raises(SystemExit) as end:
-        run_demo.run(Namespace(resume=False), lambda: None, lambda trainer: {"PQ": 1.5}, draw)
+        run_demo.run(Namespace(resume=False), lambda: None, lambda trainer, results: results["panoptic_seg"], draw)
     assert end.value.code == 2 and "1.png: could not be written" in capsys.readouterr().err
     assert json.loads((tmp_path / "metrics.json").read_text()) == {"PQ": 1.5, "seconds": 0.0}
 
@@ -92,3 +92,28 @@ def test_data_are_made_where_they_are_registered(monkeypatch, tmp_path):
     run_demo.make_scenes()
     run_pathfinder_demo.make_images()
     assert set(roots) == {str(tmp_path / "sets" / "scenes"), str(tmp_path / "sets" / "pathfinder_easy")}
+
+
+@pytest.mark.parametrize("demo", DEMOS)
+def test_wrong_arguments_end_before_data_are_made(trained, monkeypatch, capsys, demo):
+    def setup(args):
+        raise KeyError("command-line override: Non-existent key: FOO")
+
+    trained(lambda: pytest.fail("trained"))
+    for module, name in ((run_demo, "make_scenes"), (run_pathfinder_demo, "make_images")):
+        monkeypatch.setattr(module, name, lambda: pytest.fail("made"))
+    monkeypatch.setattr(run_demo, "setup", setup)
+    with pytest.raises(SystemExit) as end:
+        demo.main(Namespace(resume=False))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert end.value.code == 2 and line == "error: command-line override: Non-existent key: FOO"
+    cfg = SimpleNamespace(OUTPUT_DIR="run", DATASETS=SimpleNamespace(TEST=()))
+    monkeypatch.setattr(run_demo, "setup", lambda args: cfg)
+    with pytest.raises(SystemExit):
+        demo.main(Namespace(resume=False))
+    assert "DATASETS.TEST must name one data set" in capsys.readouterr().err
+
+
+def test_the_demo_of_scenes_scores_what_training_gives():
+    results = {"panoptic_seg": dict.fromkeys(("PQ", "PQ_th", "PQ_st", "SQ", "RQ", "PQ_cat"), 12.345)}
+    assert run_demo.score(None, results) == dict.fromkeys(("PQ", "PQ_th", "PQ_st", "SQ", "RQ"), 12.35)

@@ -65,7 +65,7 @@ def test_scores_of_unlike_iterations_are_not_averaged(tmp_path, monkeypatch, cap
 
 
 def test_wrong_arguments_are_named(tmp_path, monkeypatch, capsys):
-    for word, message in ((str(tmp_path), "needs NAME=FILE"), (f"a={tmp_path / 'none.json'}", "none.json")):
+    for word, message in ((str(tmp_path), "needs NAME=FILE"), (f"a={tmp_path / 'none.json'}", "none.json does not exist")):
         with pytest.raises(SystemExit) as end:
             _run(monkeypatch, "--log", word)
         assert end.value.code == 2 and message in capsys.readouterr().err
