@@ -132,14 +132,17 @@ def differing_image(instances: dict, panoptic: dict) -> str:
 def _may_be_one(name: str, other: str) -> bool:
     """Whether two JSONs may name one picture so, be it the photograph or its annotation.
 
-    As a.jpg and a.png, a_photo.png and a_photo_ids.png, or val/a.jpg and a.jpg; the folders of one end with those of the other.
+    As a.jpg and a.png, a_photo.png and a_photo_ids.png, COCO_val2014_1.jpg and 1.jpg, or val/a.jpg and a.jpg: the folders
+    of one photograph end with those of the other.
     """
     paths = [PurePosixPath(each.replace("\\", "/")) for each in (name, other)]
     shorter, longer = sorted((path.stem for path in paths), key=len)
-    if shorter != longer and not longer.startswith(tuple(shorter + separator for separator in "_-.")):
+    part = any(longer.startswith(shorter + mark) or longer.endswith(mark + shorter) for mark in "_-.")
+    if shorter != longer and not part:
         return False
     few, more = sorted((path.parts[:-1] for path in paths), key=len)
-    return few == more[len(more) - len(few) :]
+    # photographs and annotations have folders of their own
+    return paths[0].suffix != paths[1].suffix or few == more[len(more) - len(few) :]
 
 
 def _check_images(path: str, content: dict) -> dict:

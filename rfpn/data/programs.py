@@ -1,6 +1,7 @@
 """How programs end early: with one line and an exit code."""
 
 import errno
+import os
 import re
 import sys
 from concurrent.futures.process import BrokenProcessPool
@@ -13,7 +14,7 @@ INPUT_ERRORS = (ValueError, KeyError, OSError)
 _REASONS = {
     errno.ENOENT: "does not exist",
     errno.EEXIST: "is a file, where a folder is needed",
-    errno.ENOTDIR: "lies below a file, where a folder is needed",
+    errno.ENOTDIR: "is, or lies below, a file, where a folder is needed",
     errno.EISDIR: "is a folder, where a file is needed",
 }
 
@@ -47,8 +48,10 @@ def error_text(error: Exception) -> str:
         text = re.split(rf"\n(?:\w+\.)*{type(error).__name__}: ", text)[-1]
     text = " ".join(text.split())
     if of_file := re.fullmatch(r"\[Errno (\d+)\] (.+?): '([^']+)'", text):
-        number, reason, path = of_file.groups()
-        return f"{path}: {_REASONS.get(int(number), reason)}"
+        number, reason, path = int(of_file[1]), of_file[2], of_file[3]
+        # a reason that was written here has a remedy
+        own = reason != os.strerror(number) or number == errno.EEXIST and os.path.isdir(path)
+        return f"{path}: {reason if own else _REASONS.get(number, reason)}"
     return text
 
 

@@ -94,12 +94,12 @@ class PictureResult(NamedTuple):
     written: bool
 
 
-def prepare_picture(pair: tuple, split: Split, categories: Categories, check_images: bool) -> PictureResult:
+def prepare_picture(pair: tuple, split: Split, categories: Categories, stamp: dict, check_images: bool) -> PictureResult:
     """Checks one picture's files and makes its label map where it is missing or wrong.
 
     Args:
         pair: the COCO image record and the panoptic annotation of one picture.
-        check_images: also decode the photograph.
+        stamp: of the panoptic JSON (:mod:`rfpn.data.stamps`). check_images: also decode the photograph.
     """
     image, annotation = pair
     height, width = image["height"], image["width"]
@@ -125,7 +125,7 @@ def prepare_picture(pair: tuple, split: Split, categories: Categories, check_ima
             raise ValueError(f"{path}: segment {wrong[0]}'s area in {split.panoptic_json} is not its number of pixels")
         instances = thing_annotations(index, segments, categories)
         target = os.path.join(split.sem_seg_root, os.path.splitext(annotation["file_name"])[0] + ".png")
-        written = _write_label_map(target, semantic_map(index, segments, categories), split.sem_seg_root)
+        written = _write_label_map(target, semantic_map(index, segments, categories), split.sem_seg_root, stamp)
     except (OSError, ValueError) as error:
         problems.append(f"image {image['id']}: {error}")
     return PictureResult(problems, instances, written)
@@ -179,7 +179,7 @@ def _prepare(split: Split, workers: int, check_images: bool, progress) -> tuple:
     stamps.begin(split.sem_seg_root, stamp)
     images = {image["id"]: image for image in content["images"]}
     pairs = [(images[a["image_id"]], a) for a in content["annotations"]]
-    job = partial(prepare_picture, split=split, categories=categories, check_images=check_images)
+    job = partial(prepare_picture, split=split, categories=categories, stamp=stamp, check_images=check_images)
     if workers > 1 and len(pairs) > 1:
         with worker_pool(min(workers, len(pairs))) as pool:
             results = list(progress(pool.map(job, pairs, chunksize=8)))
@@ -196,7 +196,7 @@ def _prepare(split: Split, workers: int, check_images: bool, progress) -> tuple:
         if found is not None and found.get("info") != _INFO:
             problems += _foreign_instances(found, content, categories, split)
         elif not problems:
-            _write_instances_json(split, found, content, categories, results)
+            _write_instances_json(split, stamp, found, content, categories, results)
     if not problems:
         stamps.finish(split.sem_seg_root, stamp)
     return problems, sum(result.written for result in results)
@@ -207,7 +207,7 @@ def unannotated(content: dict) -> list:
     return sorted({image["id"] for image in content["images"]} - {a["image_id"] for a in content["annotations"]}, key=str)
 
 
-def _write_label_map(path: str, labels: np.ndarray, sem_seg_root: str) -> bool:
+def _write_label_map(path: str, labels: np.ndarray, sem_seg_root: str, stamp: dict) -> bool:
     """Writes ``labels`` unless the same map is there already; returns whether it wrote."""
     if os.path.exists(path):
         try:
@@ -215,7 +215,7 @@ def _write_label_map(path: str, labels: np.ndarray, sem_seg_root: str) -> bool:
                 return False
         except ValueError:
             pass  # damaged: made anew
-    stamps.before_change(sem_seg_root)
+    stamps.before_change(sem_seg_root, stamp)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with whole_file(path) as temporary:
         Image.fromarray(labels).save(temporary, format="PNG", compress_level=1)
@@ -233,7 +233,9 @@ def _foreign_instances(found: dict, content: dict, categories: Categories, split
     return [f"{split.instances_json}: {wrong}; {remedy}"] if wrong else []
 
 
-def _write_instances_json(split: Split, found: dict | None, content: dict, categories: Categories, results: list) -> None:
+def _write_instances_json(
+    split: Split, stamp: dict, found: dict | None, content: dict, categories: Categories, results: list
+) -> None:
     """Writes the instances unless they are what was ``found`` there."""
     annotations = []
     for annotation, result in zip(content["annotations"], results):
@@ -241,5 +243,5 @@ def _write_instances_json(split: Split, found: dict | None, content: dict, categ
             annotations.append({"id": len(annotations) + 1, "image_id": annotation["image_id"], **instance})
     made = {"info": _INFO, "images": content["images"], "annotations": annotations, "categories": categories.things}
     if made != found:
-        stamps.before_change(split.sem_seg_root)
+        stamps.before_change(split.sem_seg_root, stamp)
         write_json(split.instances_json, made)

@@ -44,30 +44,31 @@ def made_from(sem_seg_root: str, panoptic_json: str) -> bool | None:
 
 
 def begin(sem_seg_root: str, stamp: dict) -> None:
-    """To be called before label maps are made: all but those of the same content count as out of date from then on.
+    """To be called before label maps are made: those of another content count as out of date from then on.
+
+    Maps without a stamp are other programs' until one of them is changed (:func:`before_change`).
 
     Raises:
         ValueError: they are those of another set, which would lose them. OSError: the stamp cannot be written.
     """
     found = _read(sem_seg_root)
-    if found is not None:
-        if found.get("sha256") == stamp["sha256"]:
-            return
-        owner, mine = _path(sem_seg_root, found), _path(sem_seg_root, stamp)
-        if os.path.isfile(owner) and not os.path.samefile(owner, mine):
-            remedy = "give each set a --derived-dir of its own, or remove this folder"
-            raise ValueError(f"{sem_seg_root} holds the label maps of {owner}; {remedy}")
+    if found is None or found.get("sha256") == stamp["sha256"]:
+        return
+    owner, mine = _path(sem_seg_root, found), _path(sem_seg_root, stamp)
+    if os.path.isfile(owner) and not os.path.samefile(owner, mine):
+        remedy = "give each set a --derived-dir of its own, or remove this folder"
+        raise ValueError(f"{sem_seg_root} holds the label maps of {owner}; {remedy}")
     _write(sem_seg_root, {**stamp, "sha256": None})
 
 
-def before_change(sem_seg_root: str) -> None:
+def before_change(sem_seg_root: str, stamp: dict) -> None:
     """To be called before a label map or the instances change: all count as out of date until they are finished.
 
     Annotation may have changed without the JSON. Raises OSError.
     """
     found = _read(sem_seg_root)
-    if found is not None and found.get("sha256") is not None:
-        _write(sem_seg_root, {**found, "sha256": None})
+    if found is None or found.get("sha256") is not None:
+        _write(sem_seg_root, {**(found or stamp), "sha256": None})
 
 
 def finish(sem_seg_root: str, stamp: dict) -> None:

@@ -53,11 +53,11 @@ class Trainer(DefaultTrainer):
         own = inspect.getattr_static(type(self), "build_evaluator") is not vars(Trainer)["build_evaluator"]
         check_datasets(cfg, own_evaluator=own)
         model = self.build_model(cfg)
-        check_device(model, cfg)
         if cfg.MODEL.RECURRENT.LIPSCHITZ.WEIGHT > 0 and not any(isinstance(part, RecurrentLayer) for part in model.modules()):
             logging.getLogger("rfpn").warning("the model has no recurrent layer: MODEL.RECURRENT and its penalty do nothing")
         if cfg.SOLVER.TRAIN_ONLY:
             train_only(model, cfg.SOLVER.TRAIN_ONLY)
+        check_device(model, cfg)
         optimizer = self.build_optimizer(cfg, model)
         self._trained = trained_names(model, optimizer)
         self.seed = _seed(cfg)

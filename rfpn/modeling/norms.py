@@ -40,7 +40,10 @@ def check_device(model: nn.Module, cfg: CfgNode) -> None:
         ValueError: naming the key, and what works.
     """
     parts, on_gpu = list(model.modules()), cfg.MODEL.DEVICE.startswith("cuda")
-    if any(isinstance(part, (DeformConv, ModulatedDeformConv)) for part in parts) and not (on_gpu and _has_extension()):
+    deformable = [part for part in parts if isinstance(part, (DeformConv, ModulatedDeformConv))]
+    # torchvision's serve a CPU where they are frozen, but not the modulated ones
+    served = [type(part) is DeformConv and not any(p.requires_grad for p in part.parameters()) for part in deformable]
+    if deformable and not (_has_extension() if on_gpu else all(served)):
         raise ValueError(
             f"MODEL.RESNETS.DEFORM_ON_PER_STAGE {cfg.MODEL.RESNETS.DEFORM_ON_PER_STAGE} needs a GPU to train, and a Detectron2 "
             "with compiled operators (detectron2._C); set it to [False, False, False, False]"

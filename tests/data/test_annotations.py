@@ -15,6 +15,10 @@ def images(*names):
         ("val/a.jpg", "a.jpg"),
         ("coco\\val\\a.jpg", "val/a_ids.png"),
         ("./a.jpg", "a.png"),
+        ("COCO_val2014_000000000139.jpg", "000000000139.jpg"),
+        ("000001.jpg", "panoptic_000001.png"),
+        ("val2017/a.jpg", "panoptic_val2017/a.png"),
+        ("images/a.jpg", "labels/a.png"),
     ],
 )
 def test_one_picture_may_have_two_names(mine, theirs):
@@ -30,7 +34,7 @@ def test_one_picture_may_have_two_names(mine, theirs):
         ("camA/x/1.png", "camA/1.png"),
         ("1.jpg", "21.jpg"),
         ("2.jpg", "21.jpg"),
-        ("b.jpg", "a_b.jpg"),
+        ("b.jpg", "ab.jpg"),
     ],
 )
 def test_names_that_share_only_a_part_are_two_pictures(mine, theirs):

@@ -145,6 +145,17 @@ def _with_instances_of_its_own(paths):
     shutil.rmtree(paths.sem_seg_root)
 
 
+def test_other_programs_maps_are_taken_while_none_is_changed(tree):
+    """Whatever else a check of them found."""
+    root, paths = tree
+    prepare_split(paths)
+    (Path(paths.sem_seg_root) / "source.json").unlink()
+    next(Path(paths.image_root).glob("*.*")).unlink()
+    (problem,), written = prepare_split(paths)
+    assert "no such image" in problem and written == 0
+    assert made_from(paths.sem_seg_root, paths.panoptic_json) is None
+
+
 def test_a_first_preparation_that_was_stopped_counts_as_out_of_date(tree, monkeypatch):
     """The JSON may be mended meanwhile."""
     root, paths = tree

@@ -115,6 +115,15 @@ def test_deformable_convolutions_need_a_gpu_and_compiled_operators(monkeypatch, 
         check_device(model, cfg)
 
 
+@pytest.mark.parametrize("modulated", ["True", "False"])
+def test_frozen_deformable_convolutions_serve_a_cpu(modulated):
+    stages = ["MODEL.RESNETS.DEFORM_ON_PER_STAGE", "[False, False, False, True]", "MODEL.RESNETS.DEFORM_MODULATED", modulated]
+    model, cfg = small_model("MODEL.RESNETS.DEPTH", "50", *stages)
+    model.backbone.requires_grad_(False)
+    with pytest.raises(ValueError, match="DEFORM_ON_PER_STAGE") if modulated == "True" else nullcontext():
+        check_device(model, cfg)
+
+
 def mask_head(name, norm):
     """A small mask head, in training."""
     overrides = [*SMALL, "MODEL.ROI_MASK_HEAD.NAME", name, "MODEL.ROI_MASK_HEAD.NORM", norm]

@@ -64,7 +64,7 @@ def write_split(
     manifest = {"format": FORMAT, "split": split, "seed": seed, "num": num, "settings": asdict(settings)}
     _check_folder(folder, manifest)
     missing = _missing(folder, num)
-    if (folder / MANIFEST).is_file() and not (folder / UNFINISHED).is_file() and not missing:
+    if _finished(folder) and not missing:
         return 0
     if missing:
         _draw(settings, split, seed, missing[0])
@@ -74,6 +74,8 @@ def write_split(
     with locked(folder):
         _check_folder(folder, manifest)
         missing = _missing(folder, num)
+        if _finished(folder) and not missing:
+            return 0
         for index in range(0, num, SAMPLES_PER_FOLDER):
             for path in sample_paths(folder, index):
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,6 +87,10 @@ def write_split(
                 bar.update(done)
         os.replace(folder / UNFINISHED, folder / MANIFEST)
     return len(missing)
+
+
+def _finished(folder: Path) -> bool:
+    return (folder / MANIFEST).is_file() and not (folder / UNFINISHED).is_file()
 
 
 def write_sample(folder: Path, settings: PathfinderSettings, split: str, seed: int, index: int):
