@@ -24,6 +24,7 @@ def dataset(tmp_path):
 
 def config(batch):
     cfg = get_cfg()
+    cfg.MODEL.META_ARCHITECTURE = "PathfinderNet"
     cfg.SOLVER.IMS_PER_BATCH, cfg.INPUT.PATHFINDER_SIZE, cfg.DATALOADER.NUM_WORKERS = batch, 16, 0
     return cfg
 
