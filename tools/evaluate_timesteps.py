@@ -13,7 +13,6 @@ import logging
 import os
 
 from detectron2.data import MetadataCatalog
-from detectron2.engine import default_argument_parser
 from detectron2.utils import comm
 
 from analysis_models import add_model_arguments, load_model, model_configs, open_output
@@ -24,7 +23,7 @@ from rfpn.analysis.unrolling import trained_steps
 from rfpn.data.build import build_test_loader
 from rfpn.data.check import check_kind
 from rfpn.data.programs import one_line_errors
-from rfpn.engine.launch import check_gpus, launch
+from rfpn.engine.launch import argument_parser, check_gpus, launch
 from rfpn.evaluation import MAIN_SCORES, build_main_evaluator
 
 
@@ -82,8 +81,7 @@ def kind_of(names: list[str]) -> str:
 
 def parse_args():
     """Detectron2's arguments, models, data sets and steps."""
-    parser = default_argument_parser()
-    parser.description, parser.epilog = __doc__, None
+    parser = argument_parser(__doc__)
     add_model_arguments(parser)
     parser.add_argument("--steps", type=step_list, default="1-40", help="e.g. 1-10,20,40 (default: 1-40)")
     parser.add_argument("--datasets", help="registered names, with commas between (default: DATASETS.TEST)")

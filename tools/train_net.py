@@ -8,12 +8,11 @@
 KEY VALUE overrides of the configuration come last, as in SOLVER.MAX_ITER 1000 OUTPUT_DIR output/run.
 """
 
-from detectron2.engine import default_argument_parser
 from detectron2.utils import comm
 
 from rfpn.data.programs import one_line_errors
 from rfpn.engine.checkpoint import load_for_evaluation, name_full_disk
-from rfpn.engine.launch import check_gpus, launch
+from rfpn.engine.launch import argument_parser, check_gpus, launch
 from rfpn.engine.rules import verify_expected_results
 from rfpn.engine.setup import setup
 from rfpn.engine.trainer import Trainer
@@ -42,15 +41,8 @@ def evaluate(cfg, resume):
     return results
 
 
-def parse_args():
-    """Detectron2's arguments under this program's own description."""
-    parser = default_argument_parser()
-    parser.description, parser.epilog = __doc__, None
-    return parser.parse_args()
-
-
 if __name__ == "__main__":
-    arguments = parse_args()
+    arguments = argument_parser(__doc__).parse_args()
     with one_line_errors():
         check_gpus(arguments)
         launch(main, arguments)

@@ -1,5 +1,6 @@
 """One entry for every way a job is started: Detectron2's arguments, torchrun or SLURM."""
 
+import argparse
 import logging
 import multiprocessing
 import os
@@ -11,6 +12,7 @@ from typing import Callable, NamedTuple
 
 import torch
 import torch.distributed as dist
+from detectron2.engine import default_argument_parser
 from detectron2.engine import launch as spawn
 from detectron2.utils import comm
 from torch.multiprocessing import ProcessExitedException
@@ -34,6 +36,13 @@ class Place(NamedTuple):
     local_rank: int
     local_size: int
     url: str
+
+
+def argument_parser(description: str) -> argparse.ArgumentParser:
+    """Detectron2's arguments under a program's own description."""
+    parser = default_argument_parser()
+    parser.description, parser.epilog = description, None
+    return parser
 
 
 def launch(main: Callable, args) -> None:

@@ -79,23 +79,28 @@ def test_workers_that_cannot_start_end_a_script_without_main_guard(tmp_path):
     assert ended.returncode == 1 and "BrokenProcessPool" in ended.stderr and "if __name__ == '__main__'" in ended.stderr
 
 
-def test_F4_a_stopped_run_goes_on_and_a_finished_one_does_nothing(tmp_path, monkeypatch):
-    write(tmp_path / "whole")
+def stop_at_fourth(monkeypatch, *args, **kwargs):
+    """Write, and be stopped before the fourth sample."""
     original, calls = dataset.write_sample, []
 
-    def stop_at_fourth(*args):
-        calls.append(args)
+    def write_three(*sample):
+        calls.append(sample)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        original(*args)
+        original(*sample)
 
-    monkeypatch.setattr(dataset, "write_sample", stop_at_fourth)
-    with pytest.raises(KeyboardInterrupt):
-        write(tmp_path / "stopped")
+    with monkeypatch.context() as patch:
+        patch.setattr(dataset, "write_sample", write_three)
+        with pytest.raises(KeyboardInterrupt):
+            write(*args, **kwargs)
+
+
+def test_F4_a_stopped_run_goes_on_and_a_finished_one_does_nothing(tmp_path, monkeypatch):
+    write(tmp_path / "whole")
+    stop_at_fourth(monkeypatch, tmp_path / "stopped")
     folder = split_folder(tmp_path / "stopped", 6, "train")
     assert not (folder / "manifest.json").exists() and (folder / "manifest.unfinished.json").exists()
     (folder / "seg/0/sample_3.png").write_bytes(b"")  # a target without its image counts as missing
-    monkeypatch.setattr(dataset, "write_sample", original)
     assert write(tmp_path / "stopped") == 5
     assert hashes(tmp_path / "stopped") == hashes(tmp_path / "whole")
     assert write(tmp_path / "stopped") == 0
@@ -106,18 +111,7 @@ def test_a_manifest_left_from_removed_samples_does_not_speak_for_new_ones(tmp_pa
     folder = split_folder(tmp_path, 6, "train")
     for kind in ("imgs", "seg"):
         shutil.rmtree(folder / kind)
-    original, calls = dataset.write_sample, []
-
-    def stop_at_fourth(*args):
-        calls.append(args)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        original(*args)
-
-    monkeypatch.setattr(dataset, "write_sample", stop_at_fourth)
-    with pytest.raises(KeyboardInterrupt):
-        write(tmp_path, seed=1)
-    monkeypatch.undo()
+    stop_at_fourth(monkeypatch, tmp_path, seed=1)
     assert not (folder / "manifest.json").exists()
     with pytest.raises(FileExistsError, match="seed 1, not 0"):
         write(tmp_path, seed=0)
