@@ -52,6 +52,8 @@ def parse_args() -> argparse.Namespace:
     for name, least in (("train", 0), ("val", 0), ("seed", 0), ("workers", 1)):
         if getattr(args, name) < least:
             parser.error(f"--{name} must be a whole number of at least {least}, got {getattr(args, name)}")
+    if args.train == args.val == 0:
+        parser.error("--train 0 and --val 0 leave nothing to make")
     if os.path.isfile(args.output):
         parser.error(f"--output {args.output} is a file, give a folder")
     return args

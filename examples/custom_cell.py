@@ -24,7 +24,7 @@ images, labels = (torch.tensor(part) for part in load_digits(return_X_y=True))
 images = images.float().view(-1, 1, 8, 8) / 16
 train, test = torch.randperm(len(images)).split([1400, len(images) - 1400])
 drive, readout = nn.Conv2d(1, 12, 3, padding=1), nn.Linear(12 * 8 * 8, 10)
-recurrent = RecurrentLayer(MyCell(12), steps=10, gradient="rbp", lipschitz=True)
+recurrent = RecurrentLayer(MyCell(12), steps=16, gradient="rbp", lipschitz=True)
 optimizer = torch.optim.Adam(nn.ModuleList([drive, recurrent, readout]).parameters(), lr=5e-3)
 for epoch in range(6):
     for batch in train[torch.randperm(len(train))].split(50):

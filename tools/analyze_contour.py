@@ -13,14 +13,8 @@ import numpy as np
 
 from analysis_models import analysis_parser, dataset_of, load_models, model_configs, open_output
 from arguments import positive
-from rfpn.analysis.contour_growth import (
-    contour_growth,
-    draw_contour_growth,
-    draw_joining_steps,
-    joining_counts,
-    joining_steps,
-)
-from rfpn.analysis.unrolling import first_batches, trained_steps
+from rfpn.analysis.contour_growth import draw_contour_growth, draw_joining_steps, first_images, joining_counts, joining_steps
+from rfpn.analysis.unrolling import trained_steps
 from rfpn.data.architectures import is_pathfinder
 from rfpn.data.build import build_test_loader
 from rfpn.data.files import write_csv
@@ -55,15 +49,6 @@ def main(args) -> None:
         write_csv(os.path.join(folder, "contour.csv"), rows)
         draw_joining_steps(os.path.join(folder, "contour.png"), inputs, joined, steps)
         print(f"written to {folder}")
-
-
-def first_images(model, loader, images: int, steps: int) -> tuple[list[dict], np.ndarray]:
-    """Inputs of the first N images and the target's probabilities after each step (T, N, H, W); fewer in a smaller set."""
-    inputs, parts = [], []
-    for batch in first_batches(loader, images):
-        parts.append(contour_growth(model, batch, steps))
-        inputs += batch
-    return inputs[:images], np.concatenate(parts, axis=1)[:, :images]
 
 
 def parse_args(argv=None):

@@ -75,7 +75,8 @@ def parse_args(argv=None):
     """Models, data and settings of the comparison."""
     parser = analysis_parser(__doc__)
     parser.add_argument("--steps", type=positive, help="T (default: evaluation's)")
-    parser.add_argument("--images", type=natural, default=200, help="images to look at, 0 for all (default: 200)")
+    images = "images to look at, at least (Pathfinder batches stay whole); 0 for all (default: 200)"
+    parser.add_argument("--images", type=natural, default=200, help=images)
     parser.add_argument("--boxes", choices=("truth", "predicted"), default="truth", help="of panoptic models' masks")
     parser.add_argument("--cells", type=int, default=30, help="Voronoi cells of an object at most (default: 30)")
     parser.add_argument("--threshold", type=float, default=0.5, help="mean probability at which a cell is reached")

@@ -5,11 +5,7 @@ import os
 import re
 from pathlib import Path
 
-import numpy as np
-
-from rfpn.analysis.report.run import Series, read_metrics
-
-# each step has an evaluator, or a picture, of its own
+# each step has an evaluator, a picture or a measurement of its own
 _MOST_STEPS = 10_000
 
 
@@ -55,28 +51,6 @@ def add_logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log", type=named_file, action="append", required=True, metavar="NAME=FILE", help="metrics.json of a run, repeatable"
     )
-
-
-def read_log(path: str) -> dict[str, Series]:
-    """Iterations and values by scalar from the metrics.json of a run. Raises OSError or ValueError naming it."""
-    found = read_metrics(path)
-    if not found:
-        raise ValueError(f"{path}: no log of a run, has no line with an iteration and a value")
-    return found
-
-
-def read_npz(path: str) -> dict[str, np.ndarray]:
-    """Arrays by name from an .npz archive; nothing in it is run. Raises ValueError naming one that cannot be read."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = dict(archive)
-    # damaged archives raise almost anything
-    except Exception as error:
-        raise ValueError(f"{path} cannot be read as .npz archive: {' '.join(str(error).split())}") from None
-    for name, array in arrays.items():
-        if not isinstance(array, np.ndarray):
-            raise ValueError(f"{path} is no .npz archive: {name!r} in it is no array")
-    return arrays
 
 
 def named_file(word: str) -> tuple[str, str]:

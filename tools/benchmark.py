@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from detectron2.utils.events import EventStorage
 
-from arguments import natural, output_file, positive
+from arguments import natural, output_file, positive, step_list
 from rfpn.analysis.benchmark import PRECISIONS, Row, alternate, checkpoint_steps, compare, mask_head, measure, pathfinder
 from rfpn.analysis.memory import METHODS, MemoryRow, Point, layer_points, sweep
 from rfpn.analysis.unrolling import has_recurrent_layer
@@ -51,7 +51,7 @@ def parse_arguments() -> argparse.Namespace:
     layer.add_argument("--size", type=positive, default=150, help="side of an image in pixels (pathfinder)")
     layer.add_argument("--kernel-size", type=positive, default=15, help="edge of the hGRU's kernels in pixels (pathfinder)")
     layer.add_argument("--rois", type=positive, default=1024, help="RoIs (mask_head)")
-    layer.add_argument("--steps", type=_numbers, help="steps of processing (default: 20); in memory several, as in 1,2,5")
+    layer.add_argument("--steps", type=step_list, help="steps of processing (default: 20); in memory several, as in 1-5,10")
     layer.add_argument("--bptt-steps", type=positive, default=6, help="steps of processing of BPTT (pathfinder)")
     layer.add_argument("--terms", type=natural, default=15, help="terms of the Neumann series")
     layer.add_argument("--peers", action="store_true", help="also other methods, without penalty")
@@ -81,10 +81,6 @@ def _device(word: str) -> str:
     except (RuntimeError, AssertionError) as error:
         raise argparse.ArgumentTypeError(f"{word!r} cannot be used: {str(error).splitlines()[0]}") from None
     return word
-
-
-def _numbers(words: str) -> list[int]:
-    return [positive(word) for word in words.split(",")]
 
 
 def _methods(words: str) -> list[str]:
@@ -185,7 +181,7 @@ def model_points(arguments: argparse.Namespace):
         weight = cfg.MODEL.RECURRENT.LIPSCHITZ.WEIGHT
         if "crbp" in arguments.methods and weight <= 0:
             raise ValueError(f"{path}: method crbp needs MODEL.RECURRENT.LIPSCHITZ.WEIGHT above 0")
-        for steps, method in itertools.product(sorted(arguments.steps), arguments.methods):
+        for steps, method in itertools.product(arguments.steps, arguments.methods):
             gradient, penalised = METHODS[method]
             row = cfg.clone()
             row.MODEL.RECURRENT.STEPS, row.MODEL.RECURRENT.GRADIENT = steps, gradient
@@ -256,8 +252,8 @@ def _heading(arguments: argparse.Namespace) -> dict:
 
 def _work(arguments: argparse.Namespace) -> str:
     if arguments.world == "pathfinder":
-        size = f"{arguments.batch} images, 25×{arguments.size}×{arguments.size}"
-        return f"hGRU 15×15, {size}, {arguments.precision}"
+        edge, size = arguments.kernel_size, f"{arguments.batch} images, 25×{arguments.size}×{arguments.size}"
+        return f"hGRU {edge}×{edge}, {size}, {arguments.precision}"
     if arguments.world == "mask_head":
         return f"mask-head hGRU, {arguments.rois} RoIs, 256×14×14, {arguments.precision}"
     solver = _config(arguments.configs[0], arguments).SOLVER

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import torch
 
-from arguments import output_file, positive, read_log
-from rfpn.analysis.report.run import Series
+from arguments import output_file, positive
+from rfpn.analysis.logs import Series, read_log
 from rfpn.data.files import write_json
 from rfpn.data.programs import one_line_errors
 from rfpn.engine.setup import load_cfg

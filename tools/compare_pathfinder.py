@@ -14,7 +14,8 @@ import numpy as np
 from PIL import Image
 from scipy import ndimage
 
-from arguments import natural, png_file, positive, read_npz
+from arguments import natural, png_file, positive
+from rfpn.data.files import read_npz
 from rfpn.data.images import read_image, read_label_map
 from rfpn.data.pathfinder.generator import generate_sample
 from rfpn.data.pathfinder.registration import load_pathfinder

@@ -12,8 +12,7 @@ import os
 
 import torch
 
-from arguments import read_npz
-from rfpn.data.files import first_few, whole_file
+from rfpn.data.files import first_few, read_npz, whole_file
 from rfpn.data.programs import one_line_errors
 from rfpn.engine.checkpoint import read_checkpoint
 from rfpn.engine.convert import convert_released, head_of, is_released

@@ -30,6 +30,8 @@ from rfpn.evaluation import MAIN_SCORES, build_main_evaluator
 def main(args):
     """What every process of the job does."""
     with one_line_errors():
+        if args.eval_only:
+            raise ValueError("--eval-only is for tools/train_net.py; this program always evaluates: leave it out")
         if args.resume and args.weights:
             raise ValueError("--resume takes the last checkpoint of OUTPUT_DIR, not those of --weights: give one of the two")
         configs = model_configs(args)

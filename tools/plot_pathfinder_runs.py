@@ -12,8 +12,8 @@ import re
 
 from matplotlib.figure import Figure
 
-from arguments import add_logs, check_files, png_file, positive, read_log
-from rfpn.analysis.report.run import Series
+from arguments import add_logs, check_files, png_file, positive
+from rfpn.analysis.logs import Series, read_log
 from rfpn.data.programs import one_line_errors
 
 _IOU = "pathfinder/IoU"

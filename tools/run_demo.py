@@ -5,6 +5,7 @@
 
 Writes output/demo/metrics.json (PQ, PQ_th, PQ_st, SQ, RQ in percent, seconds of training), output/demo/*.png (image,
 ground truth, prediction), and into output/demo/run what every run writes: config.yaml, logs, model_final.pth.
+KEY VALUE overrides of the configuration come last.
 """
 
 import json
@@ -12,16 +13,18 @@ import os
 import time
 from typing import Callable
 
-from detectron2.engine import HookBase, default_argument_parser
+from detectron2.engine import HookBase
 from tqdm import tqdm
 
 from rfpn.analysis.figures import write_picture
 from rfpn.analysis.overlay import build_overlay
 from rfpn.analysis.samples import draw_samples
+from rfpn.data.architectures import descends
 from rfpn.data.files import datasets_root, write_json
 from rfpn.data.programs import one_line_errors
 from rfpn.data.scenes.dataset import write_scenes
 from rfpn.engine.checkpoint import name_full_disk
+from rfpn.engine.launch import argument_parser
 from rfpn.engine.setup import setup
 from rfpn.engine.trainer import Trainer
 
@@ -33,11 +36,15 @@ SIDE = 256  # pixels, twice those of a scene
 
 def main(args) -> None:
     """Generate, train, score, draw."""
-    run(args, make_scenes, score, draw)
+    run(args, "PanopticFPN", make_scenes, score, draw)
 
 
 def run(
-    args, make_data: Callable[[], None], score: Callable[[Trainer, dict], dict], draw: Callable[[Trainer, str], None]
+    args,
+    architecture: str,
+    make_data: Callable[[], None],
+    score: Callable[[Trainer, dict], dict],
+    draw: Callable[[Trainer, str], None],
 ) -> None:
     """Make the data sets, train as the command line says, score, draw.
 
@@ -45,12 +52,17 @@ def run(
     values that are not finite and Ctrl-C end the program in one line.
 
     Args:
+        architecture: which MODEL.META_ARCHITECTURE is to be, or to be derived from.
         score: by name, of a trained trainer and what its last evaluation gave. draw: with a trained trainer, into the folder
             of metrics.json.
     """
     with one_line_errors():
         # data take minutes to make
+        if args.eval_only or (args.num_gpus, args.num_machines) != (1, 1):
+            raise ValueError("a demo trains one process; --eval-only, --num-gpus, --num-machines are for tools/train_net.py")
         cfg = setup(args)
+        if not descends(cfg.MODEL.META_ARCHITECTURE, architecture):
+            raise ValueError(f"MODEL.META_ARCHITECTURE {cfg.MODEL.META_ARCHITECTURE} is not this demo's, {architecture}")
         if len(cfg.DATASETS.TEST) != 1:
             raise ValueError(f"DATASETS.TEST must name one data set, which is scored, got {tuple(cfg.DATASETS.TEST)}")
         make_data()
@@ -106,6 +118,6 @@ def draw(trainer: Trainer, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = default_argument_parser()
+    parser = argument_parser(__doc__)
     parser.set_defaults(config_file=os.path.normpath(CONFIG))
     main(parser.parse_args())

@@ -6,22 +6,23 @@
 Writes output/demo_pathfinder/metrics.json (IoU of the target on held-out images, IoU of marking every stroke, seconds of
 training), contour_growth.png (the answer after each step), joining_steps.png (the step at which each pixel joined),
 timesteps.csv and timesteps.png (IoU and residual by step), and into run/ what every run writes.
+KEY VALUE overrides of the configuration come last.
 """
 
 import os
 
-from detectron2.engine import default_argument_parser
 from run_demo import run
 
-from rfpn.analysis.contour_growth import contour_growth, draw_contour_growth, draw_joining_steps, joining_steps
+from rfpn.analysis.contour_growth import draw_contour_growth, draw_joining_steps, first_images, joining_steps
 from rfpn.analysis.courses import Course, plot_courses, write_courses
 from rfpn.analysis.time_course import evaluate_time_course
-from rfpn.analysis.unrolling import first_batches, trained_steps
+from rfpn.analysis.unrolling import trained_steps
 from rfpn.data.build import build_test_loader
 from rfpn.data.files import datasets_root
 from rfpn.data.pathfinder.dataset import write_split
 from rfpn.data.pathfinder.registration import EASY_FOLDER, EASY_LENGTH
 from rfpn.data.pathfinder.settings import PathfinderSettings
+from rfpn.engine.launch import argument_parser
 from rfpn.engine.trainer import Trainer
 from rfpn.evaluation import build_main_evaluator
 
@@ -46,7 +47,7 @@ BRIGHT = 60  # grey value above which a pixel belongs to a stroke
 
 def main(args) -> None:
     """Generate, train, score, draw."""
-    run(args, make_images, score, draw)
+    run(args, "PathfinderNet", make_images, score, draw)
 
 
 def make_images() -> None:
@@ -74,9 +75,7 @@ def draw(trainer: Trainer, folder: str) -> None:
     courses = [Course("hGRU, C-RBP", name, trained_steps(cfg), scores)]
     write_courses(os.path.join(folder, "timesteps.csv"), courses)
     plot_courses(os.path.join(folder, "timesteps.png"), courses, "IoU")
-    inputs = [record for batch in first_batches(loader, PICTURES) for record in batch]
-    growth = contour_growth(model, inputs, steps)[:, :PICTURES]
-    inputs = inputs[:PICTURES]
+    inputs, growth = first_images(model, loader, PICTURES, steps)
     draw_contour_growth(os.path.join(folder, "contour_growth.png"), inputs, growth, list(range(1, trained + 1)) + [steps])
     joined = {"joining step": joining_steps(growth[:trained])}
     draw_joining_steps(os.path.join(folder, "joining_steps.png"), inputs, joined, trained)
@@ -92,6 +91,6 @@ def iou_of_every_stroke(loader) -> float:
 
 
 if __name__ == "__main__":
-    parser = default_argument_parser()
+    parser = argument_parser(__doc__)
     parser.set_defaults(config_file=os.path.normpath(CONFIG))
     main(parser.parse_args())

@@ -9,8 +9,8 @@ import argparse
 import math
 from statistics import mean, stdev
 
-from arguments import add_logs, check_files, read_log
-from rfpn.analysis.report.run import Series
+from arguments import add_logs, check_files
+from rfpn.analysis.logs import Series, read_log
 from rfpn.data.programs import one_line_errors
 
 SCORES = ["panoptic_seg/PQ", "panoptic_seg/PQ_th", "panoptic_seg/PQ_st", "segm/AP", "loss_mask", "recurrent/residual"]

@@ -1,10 +1,14 @@
 """Pictures of how an answer grows over the steps of processing."""
 
+from typing import Iterable
+
 import numpy as np
 import torch
 from scipy.ndimage import maximum_filter
 from torch import nn
 from tqdm import tqdm
+
+from rfpn.analysis.unrolling import first_batches
 
 # around what is drawn of an image, pixels
 _MARGIN = 4
@@ -20,6 +24,19 @@ def contour_growth(model: nn.Module, inputs: list[dict], steps: int) -> np.ndarr
     """
     course = tqdm(model.time_course(inputs, steps), total=steps, desc="contours", unit="step", disable=None)
     return torch.stack([logits.softmax(1)[:, 1].cpu() for logits in course]).float().numpy()
+
+
+def first_images(model: nn.Module, loader: Iterable[list[dict]], images: int, steps: int) -> tuple[list[dict], np.ndarray]:
+    """Inputs of the first N images and the target's probability after each step, (T, N, H, W); fewer in a smaller set.
+
+    Args:
+        model: a Pathfinder model. loader: its batches, each unrolled whole, as in evaluation. images: N. steps: T.
+    """
+    inputs, parts = [], []
+    for batch in first_batches(loader, images):
+        parts.append(contour_growth(model, batch, steps))
+        inputs += batch
+    return inputs[:images], np.concatenate(parts, axis=1)[:, :images]
 
 
 def joining_steps(growth: np.ndarray, threshold: float = 0.5) -> np.ndarray:

@@ -35,7 +35,7 @@ class ObjectGrowth(NamedTuple):
 def object_growths(
     cfg, model: nn.Module, dataset: str, steps: int, images: int = 0, predicted: bool = False
 ) -> Iterator[ObjectGrowth]:
-    """Yield the objects of a data set's first ``images`` images, all where it is 0.
+    """Yield the objects of at least the first ``images`` images (Pathfinder batches stay whole) of a data set, all for 0.
 
     Pathfinder models: the target contour in the pixels of the image. Panoptic FPN: each thing in the frame of its box,
     at the resolution of the mask head.

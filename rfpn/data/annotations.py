@@ -110,6 +110,18 @@ def read_instances_json(path: str) -> dict:
     return content
 
 
+def misfit(instances: dict, panoptic: dict, things: list, source: str) -> str:
+    """What speaks against an instances JSON being that of the panoptic JSON ``source``; empty if nothing does.
+
+    Args:
+        instances, panoptic: what the two hold. things: the latter's thing categories.
+    """
+    if {c["id"]: c["name"] for c in things} != {c["id"]: c["name"] for c in instances["categories"]}:
+        return f"its categories are not the thing categories of {source}"
+    wrong = differing_image(instances, panoptic)
+    return f"{wrong} of {source}" if wrong else ""
+
+
 def differing_image(instances: dict, panoptic: dict) -> str:
     """What tells two pictures apart that bear one id in both JSONs, or that one picture bears two; of the first such.
 

@@ -21,8 +21,6 @@ _COUNTED = {
     "thing_classes": {"GeneralizedRCNN": "ROI_HEADS", "RetinaNet": "RETINANET"},
     "stuff_classes": {"PanopticFPN": "SEM_SEG_HEAD", "SemanticSegmentor": "SEM_SEG_HEAD"},
 }
-# metadata that evaluation reads of a set whose truth is not panoptic, by its kind
-_READ = {"coco": ("thing_classes",), "sem_seg": ("stuff_classes", "ignore_label")}
 # what is scored of a set, by its kind
 _SCORED = {
     "coco": {"instances", "masks"},
@@ -71,18 +69,6 @@ def scored_outputs(dataset_name: str, architecture: str) -> set:
             + ("" if kind in _SCORED else f"; {known}")
         )
     return outputs
-
-
-def check_scored_metadata(dataset_name: str) -> None:
-    """A loaded set of instances or of label maps has the metadata that Detectron2's evaluators read.
-
-    Raises:
-        ValueError: naming what the set lacks.
-    """
-    metadata = MetadataCatalog.get(dataset_name)
-    missing = [field for field in _READ.get(metadata.evaluator_type, ()) if metadata.get(field) is None]
-    if missing:
-        raise ValueError(f"dataset '{dataset_name}' lacks the metadata {', '.join(missing)}, which its evaluation needs")
 
 
 def check_class_counts(dataset_name: str, cfg: CfgNode) -> None:

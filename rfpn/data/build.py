@@ -9,7 +9,6 @@ from torch.utils.data import DataLoader
 from rfpn.data.architectures import (
     check_class_counts,
     check_ignore_value,
-    check_scored_metadata,
     descends,
     predicted_things,
     scored_outputs,
@@ -23,6 +22,7 @@ from rfpn.data.check import (
     check_registered,
     check_same_classes,
     check_scored_instances,
+    check_scored_metadata,
     check_up_to_date,
 )
 from rfpn.data.mapper import PanopticMapper

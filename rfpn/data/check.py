@@ -22,6 +22,8 @@ _PANOPTIC_FIELDS = _THING_FIELDS + (
     "ignore_label",
     "evaluator_type",
 )
+# metadata that evaluation reads of a set whose truth is not panoptic, by its kind
+_SCORED_FIELDS = {"coco": ("thing_classes",), "sem_seg": ("stuff_classes", "ignore_label")}
 
 
 def check_registered(dataset_name: str) -> None:
@@ -41,6 +43,18 @@ def check_kind(dataset: str, cfg: CfgNode) -> None:
         raise ValueError(f"{dataset} is {kind}, which {cfg.MODEL.META_ARCHITECTURE} cannot read")
 
 
+def check_scored_metadata(dataset_name: str) -> None:
+    """A loaded set of instances or of label maps has the metadata that Detectron2's evaluators read.
+
+    Raises:
+        ValueError: naming what the set lacks.
+    """
+    metadata = MetadataCatalog.get(dataset_name)
+    missing = [field for field in _SCORED_FIELDS.get(metadata.evaluator_type, ()) if metadata.get(field) is None]
+    if missing:
+        raise ValueError(f"dataset '{dataset_name}' lacks the metadata {', '.join(missing)}, which its evaluation needs")
+
+
 def check_scored_instances(dataset_name: str, records: list, *, masks: bool) -> None:
     """The instances JSON of a set has what its scoring needs.
 
@@ -51,10 +65,8 @@ def check_scored_instances(dataset_name: str, records: list, *, masks: bool) -> 
         ValueError: naming the file and the first image that is not in it, or annotation without a box or mask, or with a
             wrong one.
     """
-    metadata = MetadataCatalog.get(dataset_name)
-    path = metadata.get("json_file")
-    # instances of a set of stuff alone are not scored
-    if metadata.get("thing_classes") == [] or not path or not os.path.isfile(path):
+    path = MetadataCatalog.get(dataset_name).get("json_file")
+    if not path or not os.path.isfile(path):
         return
     content = read_json(path)
     known = {image["id"] for image in content["images"]}

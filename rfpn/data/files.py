@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import Iterator, Sequence
 
+import numpy as np
+
 
 def datasets_root() -> str:
     """The folder of all data sets: ``$DETECTRON2_DATASETS`` with ``~`` expanded, by default ``datasets``."""
@@ -81,6 +83,19 @@ def write_csv(path: str | os.PathLike, rows: list[dict]) -> None:
         writer.writerows(rows)
 
 
+def differences(old: dict, new: dict) -> str:
+    """How two JSON objects differ, objects within them entry by entry: "num 20, not 40; ...", empty where they are equal."""
+    old, new = _flat(old), _flat(new)
+    return "; ".join(f"{key} {old.get(key)}, not {new.get(key)}" for key in {**old, **new} if old.get(key) != new.get(key))
+
+
+def _flat(entries: dict) -> dict:
+    flat = {}
+    for key, value in entries.items():
+        flat |= value if isinstance(value, dict) else {key: value}
+    return flat
+
+
 def read_json(path: str) -> dict:
     """The JSON object that a file holds.
 
@@ -102,6 +117,20 @@ def read_json(path: str) -> dict:
 
 def _refuse_constant(name: str):
     raise ValueError(f"{name} is no JSON number")
+
+
+def read_npz(path: str) -> dict[str, np.ndarray]:
+    """Arrays by name from an .npz archive; nothing in it is run. Raises ValueError naming one that cannot be read."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = dict(archive)
+    # damaged archives raise almost anything
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read as .npz archive: {' '.join(str(error).split())}") from None
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"{path} is no .npz archive: {name!r} in it is no array")
+    return arrays
 
 
 def first_few(values: Sequence, most: int = 5) -> str:

@@ -128,17 +128,17 @@ def read_label_map(path: str) -> np.ndarray:
     return np.array(image)
 
 
-def read_semantic_map(path: str, size: tuple, *, classes: int, ignore_label: int) -> np.ndarray:
+def read_semantic_map(path: str, size: tuple | None, *, classes: int, ignore_label: int) -> np.ndarray:
     """:func:`read_label_map` of semantic classes: values in [0, ``classes``), or ``ignore_label`` for void.
 
     Args:
-        size: (H, W) in pixels of its picture.
+        size: (H, W) in pixels of its picture; None: any.
 
     Raises:
         FileNotFoundError, ValueError: as :func:`read_label_map`; or the map is of another size, or holds another value.
     """
     labels = read_label_map(path)
-    if labels.shape != tuple(size):
+    if size is not None and labels.shape != tuple(size):
         raise ValueError(f"{path}: label map {labels.shape} does not fit its picture {tuple(size)}")
     wrong = labels[(labels >= classes) & (labels != ignore_label)]
     if wrong.size:

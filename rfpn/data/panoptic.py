@@ -16,7 +16,7 @@ from detectron2.data.datasets.coco import load_coco_json
 from rfpn.data.annotations import (
     IGNORE_LABEL,
     Categories,
-    differing_image,
+    misfit,
     read_instances_json,
     read_panoptic_json,
     split_categories,
@@ -216,13 +216,8 @@ def _record(image: dict, annotation: dict, instances: list, split: Split, catego
 def _load_instances(name: str, split: Split, categories: Categories, panoptic: dict) -> dict:
     """Image id -> its instances in Detectron2's form; a warning where the JSON lacks images that are annotated."""
     content = read_instances_json(split.instances_json)
-    things = {c["id"]: c["name"] for c in categories.things}
-    if things != {c["id"]: c["name"] for c in content["categories"]}:
-        raise ValueError(
-            f"{split.instances_json}: its categories are not the thing categories of {split.panoptic_json}"
-        )
-    if wrong := differing_image(content, panoptic):
-        raise ValueError(f"{split.instances_json}: {wrong} of {split.panoptic_json}; is it another split's?")
+    if wrong := misfit(content, panoptic, categories.things, split.panoptic_json):
+        raise ValueError(f"{split.instances_json}: {wrong}; is it another set's, or another split's?")
     left_out = {a["image_id"] for a in panoptic["annotations"]} - {image["id"] for image in content["images"]}
     if left_out:
         logger.warning(
@@ -230,7 +225,7 @@ def _load_instances(name: str, split: Split, categories: Categories, panoptic: d
             f"one of them {min(left_out, key=str)}; they count as without instances. If it is out of date, remove it and run "
             f"{PREPARE_COMMAND}"
         )
-    if not things:  # Detectron2's loader can't read a JSON without categories
+    if not categories.things:  # Detectron2's loader can't read a JSON without categories
         return {}
     return {
         record["image_id"]: record["annotations"]

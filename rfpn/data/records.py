@@ -119,16 +119,25 @@ def check_masks(records: list) -> None:
     """Every polygon is one, and every RLE mask compressed and whole, as scoring needs it; see :mod:`rfpn.data.rle`.
 
     Raises:
-        ValueError: naming the image.
+        ValueError: naming the picture.
     """
     for record in records:
         for annotation in record.get("annotations", ()):
             mask = annotation.get("segmentation")
-            if isinstance(mask, dict) and not fits(mask, (record["height"], record["width"])):
-                plain = isinstance(mask.get("counts"), list)
-                what = "is not compressed; pycocotools.mask.frPyObjects does it" if plain else "is damaged"
-                raise ValueError(f"image {record['image_id']}, {record['file_name']}: an RLE mask {what}")
+            _check_rle(mask, record)
             _check_polygons(mask, record)
+
+
+def _check_rle(mask, record: dict) -> None:
+    if not isinstance(mask, dict):
+        return
+    size = record.get("height"), record.get("width")
+    if None in size:
+        raise ValueError(f"{record['file_name']}: its record has masks, but no height and width; give it both")
+    if not fits(mask, size):
+        plain = isinstance(mask.get("counts"), list)
+        what = "is not compressed; pycocotools.mask.frPyObjects does it" if plain else "is damaged"
+        raise ValueError(f"{record['file_name']}: an RLE mask {what}")
 
 
 def _check_polygons(mask, record: dict) -> None:

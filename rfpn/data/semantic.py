@@ -17,7 +17,7 @@ from rfpn.data import stamps
 from rfpn.data.annotations import (
     IGNORE_LABEL,
     Categories,
-    differing_image,
+    misfit,
     read_instances_json,
     read_panoptic_json,
     split_categories,
@@ -100,6 +100,9 @@ def prepare_picture(pair: tuple, split: Split, categories: Categories, stamp: di
     Args:
         pair: the COCO image record and the panoptic annotation of one picture.
         stamp: of the panoptic JSON (:mod:`rfpn.data.stamps`). check_images: also decode the photograph.
+
+    Raises:
+        OSError: the label map could not be written.
     """
     image, annotation = pair
     height, width = image["height"], image["width"]
@@ -124,10 +127,12 @@ def prepare_picture(pair: tuple, split: Split, categories: Categories, stamp: di
         if wrong:
             raise ValueError(f"{path}: segment {wrong[0]}'s area in {split.panoptic_json} is not its number of pixels")
         instances = thing_annotations(index, segments, categories)
-        target = os.path.join(split.sem_seg_root, os.path.splitext(annotation["file_name"])[0] + ".png")
-        written = _write_label_map(target, semantic_map(index, segments, categories), split.sem_seg_root, stamp)
     except (OSError, ValueError) as error:
         problems.append(f"image {image['id']}: {error}")
+    else:
+        target = os.path.join(split.sem_seg_root, os.path.splitext(annotation["file_name"])[0] + ".png")
+        # an error of writing is one for all pictures
+        written = _write_label_map(target, semantic_map(index, segments, categories), split.sem_seg_root, stamp)
     return PictureResult(problems, instances, written)
 
 
@@ -147,7 +152,7 @@ def prepare_split(split: Split, *, workers: int = 1, check_images: bool = True, 
         problems: one line for each missing, unreadable or inconsistent file; written: number of label maps made.
 
     Raises:
-        FileNotFoundError, ValueError: the panoptic JSON itself is missing or wrong, or the label maps are another set's.
+        OSError, ValueError: the panoptic JSON is missing or wrong, the label maps are another set's or cannot be written.
     """
     with _locked(split):
         return _prepare(split, workers, check_images, progress)
@@ -194,7 +199,10 @@ def _prepare(split: Split, workers: int, check_images: bool, progress) -> tuple:
         problems.append(str(error))
     else:
         if found is not None and found.get("info") != _INFO:
-            problems += _foreign_instances(found, content, categories, split)
+            # of another program
+            if wrong := misfit(found, content, categories.things, split.panoptic_json):
+                remedy = "mend one of them, or remove the former and run again, which makes it anew"
+                problems.append(f"{split.instances_json}: {wrong}; {remedy}")
         elif not problems:
             _write_instances_json(split, stamp, found, content, categories, results)
     if not problems:
@@ -220,17 +228,6 @@ def _write_label_map(path: str, labels: np.ndarray, sem_seg_root: str, stamp: di
     with whole_file(path) as temporary:
         Image.fromarray(labels).save(temporary, format="PNG", compress_level=1)
     return True
-
-
-def _foreign_instances(found: dict, content: dict, categories: Categories, split: Split) -> list:
-    """What is wrong with an instances JSON from elsewhere, in at most one line."""
-    things = {c["id"]: c["name"] for c in categories.things}
-    if things != {c["id"]: c["name"] for c in found["categories"]}:
-        wrong = f"its categories are not the thing categories of {split.panoptic_json}"
-    elif wrong := differing_image(found, content):
-        wrong += f" of {split.panoptic_json}"
-    remedy = "mend one of them, or remove the former and run again, which makes it anew"
-    return [f"{split.instances_json}: {wrong}; {remedy}"] if wrong else []
 
 
 def _write_instances_json(

@@ -32,13 +32,11 @@ def convert_released(state: dict[str, Tensor], head: HGRUMaskHead) -> dict[str, 
     """
     state = _without_module(state)
     converted = {name: value for name, value in state.items() if not name.startswith(HEAD)}
-    cells = [_part(state, HEAD + prefix) for prefix in _CELLS]
-    first, *others = [cell for cell in cells if cell] or [{}]
-    for other in others:
-        differing = [name for name in first if name not in other or not _equal(first[name], other[name])]
-        if differing:
-            raise ValueError(f"released mask head: its two copies of the cell differ in {', '.join(differing)}")
-    for name, value in cell_state_dict(head.recurrent.cell, first).items():
+    cell, copy = (_part(state, HEAD + prefix) for prefix in _CELLS)
+    differing = [name for name in cell if name not in copy or not _equal(cell[name], copy[name])] if copy else []
+    if differing:
+        raise ValueError(f"released mask head: its two copies of the cell differ in {', '.join(differing)}")
+    for name, value in cell_state_dict(head.recurrent.cell, cell or copy).items():
         converted[f"{HEAD}recurrent.cell.{name}"] = value
     for name, value in _part(state, HEAD).items():
         if name.startswith(_CELLS):

@@ -12,7 +12,7 @@ from rfpn.layers import RecurrentLayer
 
 
 class RecurrentDiagnostics(HookBase):
-    """Logs every recurrent layer's residual, penalty, truncated share and Neumann length as scalars.
+    """Logs the ``diagnostics`` of every recurrent layer as scalars; see :class:`rfpn.layers.RecurrentLayer`.
 
     Values are read from the device only every ``period`` iterations; they are those of this process.
     """

@@ -42,6 +42,8 @@ def argument_parser(description: str) -> argparse.ArgumentParser:
     """Detectron2's arguments under a program's own description."""
     parser = default_argument_parser()
     parser.description, parser.epilog = description, None
+    overrides = next(action for action in parser._actions if action.dest == "opts")
+    overrides.help = "overrides of the configuration, KEY VALUE in pairs, after all other arguments"
     return parser
 
 

@@ -38,8 +38,6 @@ _RULES = {
     "INPUT.PATHFINDER_SIZE": Range(1, 4096, whole=True),
     "INPUT.RANDOM_FLIP": ("horizontal", "vertical", "none"),
     "MODEL.FPN.FUSE_TYPE": ("sum", "avg"),
-    "MODEL.PATHFINDER.FEEDFORWARD_LAYERS": Range(1, 1000, whole=True),
-    "MODEL.RECURRENT.KERNEL_SIZE": Range(0, 255, whole=True),
     "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION": COUNT,
     "MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE": COUNT,
     "MODEL.ROI_HEADS.POSITIVE_FRACTION": _SHARE,
@@ -172,11 +170,26 @@ def _check_pictures(node: CfgNode) -> None:
             raise ValueError(f"INPUT.CROP.SIZE must lie in (0, 1] with INPUT.CROP.TYPE {crop.TYPE!r}, got {size!r}")
 
 
+def check_scaling(cfg: CfgNode) -> None:
+    """Raise ValueError where a training's batch cannot be scaled to the number of processes."""
+    images, processes = cfg.SOLVER.IMS_PER_BATCH, cfg.SOLVER.REFERENCE_WORLD_SIZE
+    if processes and images % processes:
+        raise ValueError(
+            f"SOLVER.IMS_PER_BATCH {images} is not for SOLVER.REFERENCE_WORLD_SIZE {processes} processes; set the latter to 0 "
+            "to take batch size, learning rate and schedule as they are written"
+        )
+
+
 def check_expected_results(cfg: CfgNode) -> None:
     """Raise ValueError where the scores of an evaluation could not be compared with TEST.EXPECTED_RESULTS."""
     expected = cfg.TEST.EXPECTED_RESULTS
     architecture = cfg.MODEL.META_ARCHITECTURE
     given = {None, *given_outputs(architecture)}
+    if not cfg.MODEL.MASK_ON:
+        given.discard("masks")
+    # whose boxes without classes have a recall ("box_proposals") and no AP
+    if descends(architecture, "ProposalNetwork"):
+        given.discard("instances")
     tasks = tuple(task for task in TASKS if task != "pathfinder" and _NEEDED.get(task) in given)
     if descends(architecture, "PathfinderNet"):
         tasks = _PATHFINDER_TASKS

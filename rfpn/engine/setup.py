@@ -93,6 +93,9 @@ def _kept_record(folder: str, evaluating: bool):
         yield
         return
     path, kept = (os.path.join(folder, name) for name in ("config.yaml", "config.yaml.kept"))
+    # Detectron2 says so of a file that does not stay
+    logger = logging.getLogger("detectron2")
+    logger.addFilter(_stays)
     # evaluations may well start together
     with locked(os.path.join(folder, ".config")):
         # one that is kept already is of a launch that was killed here; a copy, because it may be the --config-file
@@ -104,10 +107,15 @@ def _kept_record(folder: str, evaluating: bool):
             if evaluating and os.path.isfile(kept):
                 os.replace(path, os.path.join(folder, "config_eval.yaml"))
         finally:
+            logger.removeFilter(_stays)
             if os.path.isfile(kept):
                 os.replace(kept, path)
             elif not evaluating:
                 Path(path).unlink(missing_ok=True)
+
+
+def _stays(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Full config saved to")
 
 
 def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
@@ -135,14 +143,26 @@ def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
     try:
         cfg.merge_from_list(overrides)
     except AssertionError as error:  # yacs asserts on unknown keys and on an odd number of words
-        late = next((f"; {word} must come before all overrides" for word in overrides if str(word).startswith("--")), "")
-        raise KeyError(f"command-line override: {error}{late}") from None
+        raise KeyError(f"command-line override: {error}{_slip(overrides)}") from None
+    except ValueError as error:  # of another type
+        hint = "; a tuple is written \"('one', 'two')\", one of a single value \"('one',)\""
+        raise ValueError(f"command-line override: {error}{hint if 'tuple' in str(error) else ''}") from None
     except (AttributeError, TypeError) as error:  # a key below one that holds a value
         raise KeyError(f"command-line override: {' '.join(map(str, overrides))} cannot be taken ({error})") from None
     check_values(cfg)
     cfg.MODEL.DEVICE = _device(cfg.MODEL.DEVICE)
     cfg.OUTPUT_DIR, cfg.MODEL.WEIGHTS = (os.path.expanduser(path) for path in (cfg.OUTPUT_DIR, cfg.MODEL.WEIGHTS))
     return cfg
+
+
+def _slip(overrides: list) -> str:
+    """What may be meant by overrides that are no pairs of known keys and values, as a clause for the end of an error."""
+    for word in map(str, overrides):
+        if word.startswith("--"):
+            return f"; {word} must come before all overrides"
+        if "=" in word and word.split("=")[0].isupper():
+            return f"; write {word.replace('=', ' ', 1)}, without ="
+    return ""
 
 
 def _check_repeated_keys(path: str) -> None:

@@ -21,12 +21,14 @@ from rfpn.engine.hooks import PreciseBN, ProcessStatistics, RecurrentDiagnostics
 from rfpn.engine.image_hook import PredictionImages
 from rfpn.engine.optimizer import build_optimizer
 from rfpn.engine.resume import has_shapes, record_in_force, same_kind, scaling_conflict, settings_in_force, trained_names
-from rfpn.engine.rules import check_values, verify_expected_results
+from rfpn.engine.rules import check_scaling, check_values, verify_expected_results
 from rfpn.engine.step import TrainStep
 from rfpn.evaluation import build_evaluator
 from rfpn.layers import RecurrentLayer
 from rfpn.modeling.build import model_errors
 from rfpn.modeling.norms import check_device, check_norms
+
+_ANEW = "start anew with MODEL.WEIGHTS set to it, without --resume"
 
 
 class Trainer(DefaultTrainer):
@@ -44,7 +46,7 @@ class Trainer(DefaultTrainer):
             ValueError, KeyError, OSError: naming the key, data set or file at fault.
         """
         TrainerBase.__init__(self)
-        _check_scaling(cfg)
+        check_scaling(cfg)
         self._written = cfg
         cfg = self.auto_scale_workers(cfg, comm.get_world_size())
         # periods and iterations may have become 0
@@ -131,8 +133,10 @@ class Trainer(DefaultTrainer):
         elif begun:
             # or a resume before the first checkpoint of this run would go on with that one
             self.checkpointer.remove_tag()
-        with whole_file(os.path.join(self.cfg.OUTPUT_DIR, "config.yaml")) as temporary:
+        path = os.path.join(self.cfg.OUTPUT_DIR, "config.yaml")
+        with whole_file(path) as temporary:
             temporary.write_text(record_in_force(self._written, self.cfg, self._in_force).dump())
+        logging.getLogger("rfpn").info("settings of this run: %s", path)
 
     def train(self) -> dict | None:
         """As Detectron2's, and the last scores always, on the main process: {} where nothing was evaluated.
@@ -189,6 +193,10 @@ class Trainer(DefaultTrainer):
             self._refuse(f"it lacks the trainer's {', '.join(missing)}")
         optimizer, saved = self._trainer.optimizer, state_dict["_trainer"]["optimizer"]
         other = "its optimizer is another (SOLVER.OPTIMIZER, which parameters are trained, or those with a rate of their own)"
+        missing, _, misshapen = self.checkpointer.incompatible
+        # not for what is left over, such as the counter of a norm that is frozen now: then the optimizer is to be named
+        if missing or misshapen:
+            self._check_model()
         if not same_kind(saved, optimizer.state_dict()):
             self._refuse(other)
         self._check_model()
@@ -197,7 +205,7 @@ class Trainer(DefaultTrainer):
         kept = state_dict.get("in_force", {})
         conflict = scaling_conflict(state_dict.get("scaled_to", 0), self.cfg.SOLVER.REFERENCE_WORLD_SIZE, kept, self.cfg)
         if conflict:
-            self._refuse(conflict, anew=False)
+            self._refuse(conflict, "")
         for group, own in zip(saved["param_groups"], optimizer.param_groups):
             # what torch has added to it since
             group |= {name: value for name, value in own.items() if name not in group}
@@ -217,11 +225,12 @@ class Trainer(DefaultTrainer):
 
     def _check_model(self) -> None:
         if any(self.checkpointer.incompatible):
-            self._refuse(f"it is of another model: {self.checkpointer.summary()}")
+            remedy = "take another OUTPUT_DIR" if self.checkpointer.foreign else _ANEW
+            self._refuse(f"it is of another model: {self.checkpointer.summary()}", remedy)
 
-    def _refuse(self, reason: str, anew: bool = True) -> None:
-        remedy = "; start anew with MODEL.WEIGHTS set to it, without --resume" if anew else ""
-        raise ValueError(f"the last checkpoint in {os.path.abspath(self.cfg.OUTPUT_DIR)} cannot be resumed, {reason}{remedy}")
+    def _refuse(self, reason: str, remedy: str = _ANEW) -> None:
+        folder = os.path.abspath(self.cfg.OUTPUT_DIR)
+        raise ValueError(f"the last checkpoint in {folder} cannot be resumed, {reason}{remedy and f'; {remedy}'}")
 
     @classmethod
     def build_model(cls, cfg):
@@ -260,15 +269,6 @@ class Trainer(DefaultTrainer):
     def build_evaluator(cls, cfg, dataset_name, output_folder=None):
         """Evaluators by the data set's ``evaluator_type``."""
         return build_evaluator(cfg, dataset_name, output_folder)
-
-
-def _check_scaling(cfg: CfgNode) -> None:
-    images, processes = cfg.SOLVER.IMS_PER_BATCH, cfg.SOLVER.REFERENCE_WORLD_SIZE
-    if processes and images % processes:
-        raise ValueError(
-            f"SOLVER.IMS_PER_BATCH {images} is not for SOLVER.REFERENCE_WORLD_SIZE {processes} processes; set the latter to 0 "
-            "to take batch size, learning rate and schedule as they are written"
-        )
 
 
 def _build_loader(trainer: Trainer, cfg: CfgNode):

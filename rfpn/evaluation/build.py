@@ -12,6 +12,7 @@ from rfpn.evaluation.instances import InstanceEvaluator
 from rfpn.evaluation.panoptic import PanopticEvaluator
 from rfpn.evaluation.pathfinder import PathfinderEvaluator
 from rfpn.evaluation.semantic import SemanticEvaluator
+from rfpn.fixed_point import stopping_tolerance
 
 # what evaluators call their results, in the order of a report
 TASKS = ("panoptic_seg", "texture_conflict", "no_texture_conflict", "pathfinder", "segm", "bbox", "box_proposals", "sem_seg")
@@ -34,7 +35,9 @@ def build_evaluator(cfg: CfgNode, dataset_name: str, output_folder: str | None =
     own = [dataset_name] if len(cfg.DATASETS.TEST) > 1 else []
     folder = output_folder or os.path.join(cfg.OUTPUT_DIR, "inference", *own)
     outputs = scored_outputs(dataset_name, cfg.MODEL.META_ARCHITECTURE)
-    convergence = ConvergenceEvaluator(_tolerance(cfg.MODEL.RECURRENT))
+    recurrent = cfg.MODEL.RECURRENT
+    tolerance = stopping_tolerance(recurrent.SOLVER, recurrent.SOLVER_TOLERANCE, recurrent.TEST_TOLERANCE)
+    convergence = ConvergenceEvaluator(tolerance)
     if MetadataCatalog.get(dataset_name).evaluator_type == "pathfinder":
         return DatasetEvaluators([PathfinderEvaluator(dataset_name), convergence])
     evaluators = []
@@ -54,8 +57,3 @@ def build_main_evaluator(cfg: CfgNode, dataset_name: str) -> DatasetEvaluator:
     if MetadataCatalog.get(dataset_name).evaluator_type == "pathfinder":
         return PathfinderEvaluator(dataset_name)
     return PanopticEvaluator(dataset_name, workers=cfg.TEST.PQ_WORKERS)
-
-
-def _tolerance(recurrent: CfgNode) -> float:
-    """Residual at which a recurrent layer stops in evaluation; 0 for never."""
-    return recurrent.TEST_TOLERANCE or (recurrent.SOLVER_TOLERANCE if recurrent.SOLVER == "anderson" else 0.0)

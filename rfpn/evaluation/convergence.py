@@ -27,10 +27,10 @@ class ConvergenceEvaluator(DatasetEvaluator):
         self._residuals: list[torch.Tensor] = []
 
     def process(self, inputs: list, outputs: list):
-        """Takes outputs with ``instances`` that have ``mask_residual``, or with a scalar ``residual``."""
+        """Takes outputs with ``instances`` that have ``mask_residual``, or with a ``residual`` of one value or several."""
         for output in outputs:
             if "residual" in output:
-                self._residuals.append(output["residual"].reshape(1))
+                self._residuals.append(output["residual"].reshape(-1))
             elif "instances" in output and output["instances"].has("mask_residual"):
                 self._residuals.append(output["instances"].mask_residual)
 

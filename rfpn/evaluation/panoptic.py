@@ -18,8 +18,10 @@ from tabulate import tabulate
 
 from rfpn.data.annotations import read_panoptic_json
 from rfpn.data.check import check_metadata
+from rfpn.data.files import first_few
 from rfpn.data.mapper import PanopticMapper
 from rfpn.data.panoptic_png import MAX_ID
+from rfpn.evaluation.outputs import required_output
 from rfpn.evaluation.pq import GROUPS, score_panoptic
 
 logger = logging.getLogger(__name__)
@@ -56,18 +58,45 @@ class PanopticEvaluator(COCOPanopticEvaluator):
         super().__init__(dataset_name, output_dir)
         self._workers = workers
         self._flags = flags
+        things, stuff = self._thing_contiguous_id_to_dataset_id, self._stuff_contiguous_id_to_dataset_id
+        # what category_id may be, by isthing; dataset id 0 is no category, it stands for "things"
+        self._known = {
+            True: set(things),
+            False: {number for number, category in stuff.items() if category != 0},
+            None: {*things.values(), *stuff.values()} - {0},
+        }
 
     def process(self, inputs: list, outputs: list) -> None:
-        """Takes N images' inputs (``image_id``, ``file_name``) and outputs (``panoptic_seg``)."""
+        """Takes N images' inputs (``image_id``, ``file_name``, ``height``, ``width``) and outputs.
+
+        Args:
+            outputs: dicts with ``panoptic_seg``: a map (H, W) of the picture's size, and Detectron2's ``segments_info``.
+
+        Raises:
+            ValueError: naming the picture whose output is missing, of another size, or has ids or categories that are none.
+        """
         cleaned = []
         for record, output in zip(inputs, outputs):
-            panoptic_seg, segments_info = output["panoptic_seg"]
+            panoptic_seg, segments_info = required_output(output, "panoptic_seg", record)
+            _check_size(panoptic_seg, record)
             if segments_info is not None:
                 segments_info = visible_segments(panoptic_seg, segments_info, record["file_name"])
                 if not self._metadata.thing_classes:
                     panoptic_seg, segments_info = _without_things(panoptic_seg, segments_info)
+                self._check_categories(segments_info, record["file_name"])
             cleaned.append({"panoptic_seg": (panoptic_seg, segments_info)})
         super().process(inputs, cleaned)
+
+    def _check_categories(self, segments_info: list, name: str) -> None:
+        for segment in segments_info:
+            category, isthing = segment.get("category_id"), segment.get("isthing")
+            # Detectron2 takes all but True for stuff
+            known = self._known[None if isthing is None else isthing is True]
+            if category not in known:
+                raise ValueError(
+                    f"{name}: a predicted segment with isthing {isthing} has category_id {category}; "
+                    f"it must be one of {first_few(sorted(known)) or 'none'}"
+                )
 
     def evaluate(self) -> dict | None:
         """Scores what all processes collected; returns the results on the main process, None elsewhere."""
@@ -133,6 +162,15 @@ def _subsets(gt: dict, flags: tuple) -> dict:
             if annotations:
                 subsets[name] = {**gt, "annotations": annotations}
     return subsets
+
+
+def _check_size(panoptic_seg: torch.Tensor, record: dict) -> None:
+    size, wanted = tuple(panoptic_seg.shape), (record.get("height"), record.get("width"))
+    if None not in wanted and size != wanted:
+        raise ValueError(
+            f"{record['file_name']}: the predicted panoptic_seg is of size {size}, its picture of {wanted} (height, width); "
+            "scale the model's logits with Detectron2's sem_seg_postprocess first"
+        )
 
 
 def visible_segments(panoptic_seg: torch.Tensor, segments_info: list, name: str) -> list:

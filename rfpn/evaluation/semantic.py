@@ -4,6 +4,7 @@ import numpy as np
 from detectron2.evaluation import SemSegEvaluator
 
 from rfpn.data.images import read_label_map, read_semantic_map
+from rfpn.evaluation.outputs import required_output
 
 
 class SemanticEvaluator(SemSegEvaluator):
@@ -22,12 +23,23 @@ class SemanticEvaluator(SemSegEvaluator):
         """Takes N images' inputs (``file_name``) and outputs (``sem_seg``, (C, H, W)).
 
         Raises:
-            FileNotFoundError, ValueError: naming the label map that is missing, unreadable, or does not fit.
+            FileNotFoundError: naming the label map that is missing.
+            ValueError: naming the label map that is unreadable, or the picture whose prediction is missing or does not fit.
         """
         for record, output in zip(inputs, outputs):
             path = self.input_file_to_gt_file[record["file_name"]]
-            size = output["sem_seg"].shape[-2:]
-            read_semantic_map(path, size, classes=self._num_classes, ignore_label=self._ignore_label)
+            shape = tuple(required_output(output, "sem_seg", record).shape)
+            if len(shape) != 3 or shape[0] > self._num_classes:
+                raise ValueError(
+                    f"{record['file_name']}: the predicted sem_seg is of shape {shape}; it must be (classes, height, width), "
+                    f"of {self._num_classes} classes at most"
+                )
+            labels = read_semantic_map(path, None, classes=self._num_classes, ignore_label=self._ignore_label)
+            if labels.shape != shape[1:]:
+                raise ValueError(
+                    f"{path}: label map {labels.shape} does not fit the prediction {shape[1:]}; both must have the picture's "
+                    "height and width, to which Detectron2's sem_seg_postprocess scales predictions"
+                )
         super().process(inputs, outputs)
 
 

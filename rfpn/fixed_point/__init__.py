@@ -2,7 +2,15 @@
 
 from rfpn.fixed_point.anderson import anderson
 from rfpn.fixed_point.implicit import implicit_gradient, replace_cotangent
-from rfpn.fixed_point.iteration import SETTLED, FixedPoint, iterate, iterate_until, relative_residual, sample_norm
+from rfpn.fixed_point.iteration import (
+    SETTLED,
+    FixedPoint,
+    iterate,
+    iterate_until,
+    relative_residual,
+    sample_norm,
+    stopping_tolerance,
+)
 from rfpn.fixed_point.linear_solve import LinearSolution, linear_solve
 from rfpn.fixed_point.lipschitz import (
     check_penalty,
@@ -34,4 +42,5 @@ __all__ = [
     "replace_cotangent",
     "sample_norm",
     "secant_quotients",
+    "stopping_tolerance",
 ]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from rfpn.fixed_point.iteration import FixedPoint, Update, relative_residual
+from rfpn.fixed_point.iteration import FixedPoint, Update, as_rows, relative_residual
 
 
 @torch.no_grad()
@@ -38,7 +38,7 @@ def anderson(
     """
     wide = torch.promote_types(h.dtype, torch.float32)
     ridge = 100 * torch.finfo(wide).eps if ridge is None else ridge
-    point = h.to(wide).flatten(1)
+    point = as_rows(h.to(wide))
     point_steps = point.new_zeros((len(point), window, point.shape[1]))
     gap_steps = torch.zeros_like(point_steps)
     best, best_previous = point, point
@@ -46,7 +46,7 @@ def anderson(
     steps = torch.zeros_like(residual, dtype=torch.int64)
     moving = torch.ones_like(residual, dtype=torch.bool)
     for t in range(max_steps):
-        value = update(x, point.view_as(h).to(h.dtype)).to(wide).flatten(1)
+        value = as_rows(update(x, point.view_as(h).to(h.dtype)).to(wide))
         gap = value - point
         change = relative_residual(value, point)
         # the first evaluation counts even if it is NaN, so that NaN is never hidden behind the start value

@@ -58,7 +58,14 @@ def implicit_gradient(
         report: called in the backward pass with what ``adjoint`` returned.
         adjoint: how u is found, :func:`neumann_series` or :func:`rfpn.fixed_point.linear_solve`.
         transpose: v (R, ...) -> Jᵀv where something faster than autograd knows it.
+
+    Raises:
+        ValueError: ``h_previous`` is no leaf that requires grad, though ``h`` does and there is no ``transpose``.
     """
+    # u would also flow through the steps before, of which its series is the sum already
+    leaf = h_previous is not None and h_previous.is_leaf and h_previous.requires_grad
+    if transpose is None and h.requires_grad and not leaf:
+        raise ValueError("h_previous must be a leaf that requires grad: pass h_previous.detach().requires_grad_() to the step")
 
     def product(vector: Tensor) -> Tensor:
         # zeros, not an error, from an update that ignores its state

@@ -12,6 +12,16 @@ Update = Callable[[Tensor, Tensor], Tensor]
 SETTLED = 0.01
 
 
+def stopping_tolerance(solver: str, solver_tolerance: float, test_tolerance: float) -> float:
+    """Residual at which a sample may stop; 0 for never.
+
+    Args:
+        solver: ``steps`` or ``anderson``, which alone stops at ``solver_tolerance``.
+        test_tolerance: goes before the solver's; 0 in training, and for none.
+    """
+    return test_tolerance or (solver_tolerance if solver == "anderson" else 0.0)
+
+
 class FixedPoint(NamedTuple):
     """A state h = F(x, previous) and how it was reached.
 
@@ -35,6 +45,11 @@ def sample_norm(tensor: Tensor) -> Tensor:
         return tensor.abs().to(wide)
     # no flattening: that would copy states whose channels come last in memory
     return torch.linalg.vector_norm(tensor, dim=tuple(range(1, tensor.dim())), dtype=wide)
+
+
+def as_rows(tensor: Tensor) -> Tensor:
+    """A row for every sample: (R, ...) -> (R, D), and (R,) -> (R, 1)."""
+    return tensor[:, None] if tensor.dim() == 1 else tensor.flatten(1)
 
 
 def relative_residual(new: Tensor, old: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Callable, NamedTuple
 import torch
 from torch import Tensor
 
-from rfpn.fixed_point.iteration import sample_norm
+from rfpn.fixed_point.iteration import as_rows, sample_norm
 
 # largest ‖u‖ / ‖g‖ for a growth limit of 1
 _BOUND = 50.0
@@ -61,7 +61,7 @@ def _gmres(
     transpose: Callable[[Tensor], Tensor], cotangent: Tensor, terms: int, limit: float, tolerance: float
 ) -> LinearSolution:
     dtype = torch.promote_types(cotangent.dtype, torch.float32)
-    g = cotangent.to(dtype).flatten(1)
+    g = as_rows(cotangent.to(dtype))
     # squares of small numbers vanish, of large ones overflow
     scale = torch.linalg.vector_norm(g, math.inf, dim=1, keepdim=True) if g.shape[1] else g.new_ones(len(g), 1)
     scale = torch.where(scale.isfinite() & (scale > 0), scale, 1.0)
@@ -78,7 +78,7 @@ def _gmres(
     truncated = torch.zeros_like(solving)
     for k in range(terms):
         vector = basis[:, k].view_as(cotangent)
-        image = (vector - transpose(vector.to(cotangent.dtype)).to(dtype)).flatten(1)
+        image = as_rows(vector - transpose(vector.to(cotangent.dtype)).to(dtype))
         size = sample_norm(image)
         image = torch.where((solving & size.isfinite())[:, None], image, 0.0)
         height = _arnoldi_step(basis, hessenberg, image, k)

@@ -4,6 +4,7 @@ import math
 from numbers import Integral, Real
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -52,6 +53,27 @@ def check_step(cell: str, channels: int, x: Tensor, state: Tensor, state_channel
             f"{cell} of {channels} channels needs a drive (N, {channels}, H, W) and a state {wanted}, "
             f"got {tuple(x.shape)} and {tuple(state.shape)}"
         )
+
+
+def check_next_state(cell: str, new, state: Tensor) -> None:
+    """TypeError or ValueError unless ``new``, which a cell made of ``state``, is a tensor of its shape. cell: its name."""
+    if not isinstance(new, Tensor):
+        raise TypeError(f"{cell} must return the next state, a tensor, not {type(new).__name__}")
+    if new.shape != state.shape:
+        raise ValueError(
+            f"{cell} turned a state of shape {tuple(state.shape)} into {tuple(new.shape)}: "
+            "set its state_channels to the channels of its state"
+        )
+
+
+def version(tensor: Tensor) -> int | None:
+    """How often a tensor was changed in place; None where nobody counts: in inference mode, and under a compiler."""
+    return None if torch.compiler.is_compiling() or tensor.is_inference() else tensor._version
+
+
+def changed(tensor: Tensor, before: int | None) -> bool:
+    """Whether a tensor was changed in place since :func:`version` gave ``before``; False for None."""
+    return before is not None and tensor._version != before
 
 
 def check_sizes(name: str, channels: int, kernel_size: int) -> None:

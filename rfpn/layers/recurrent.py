@@ -17,8 +17,9 @@ from rfpn.fixed_point import (
     penalty_of_sums,
     relative_residual,
     secant_quotients,
+    stopping_tolerance,
 )
-from rfpn.layers.checks import check_drive
+from rfpn.layers.checks import changed, check_drive, check_next_state, version
 from rfpn.layers.fast import autocast_dtype, bind, graphs
 from rfpn.layers.no_graph import no_graph
 from rfpn.layers.options import RULES, SECANT, check_options
@@ -139,21 +140,19 @@ class RecurrentLayer(nn.Module):
         return state if not callable(part) or isinstance(part, nn.Module) else part(state)
 
     def step(self, x: Tensor, state: Tensor) -> Tensor:
-        """One step of the cell, in the state's type. TypeError or ValueError if the cell returns no new state like it."""
-        # versions do not exist in inference mode, and a compiler need not follow them
-        versions = not (torch.compiler.is_compiling() or state.is_inference())
-        version = state._version if versions else None
+        """One step of the cell, in the state's type.
+
+        TypeError or ValueError if the cell returns no new state like it, or changes what it was given.
+        """
+        name, of_state, of_drive = type(self.cell).__name__, version(state), version(x)
         new = self.cell(x, state)
-        if not isinstance(new, Tensor):
-            raise TypeError(f"{type(self.cell).__name__} must return the next state, a tensor, not {type(new).__name__}")
         # the residual would compare a state with itself
-        if new is state or versions and state._version != version:
-            raise ValueError(f"{type(self.cell).__name__} must leave the state as it is and return a new tensor")
-        if new.shape != state.shape:
-            raise ValueError(
-                f"{type(self.cell).__name__} turned a state of shape {tuple(state.shape)} into {tuple(new.shape)}: "
-                "set its state_channels to the channels of its state"
-            )
+        if new is state or changed(state, of_state):
+            raise ValueError(f"{name} must leave the state as it is and return a new tensor")
+        # all steps are driven by the same x, which is the caller's
+        if changed(x, of_drive):
+            raise ValueError(f"{name} must leave the drive as it is: x + a in the place of x += a")
+        check_next_state(name, new, state)
         return new.to(state.dtype)
 
     def form(self, x: Tensor):
@@ -178,7 +177,7 @@ class RecurrentLayer(nn.Module):
         check_drive("RecurrentLayer", x)
         steps = self.steps if self.training else self.test_steps
         check_options({name: getattr(self, name) for name in RULES})  # may have been set since
-        if self._tolerance() > 0 or self.solver == "anderson":
+        if self.tolerance() > 0 or self.solver == "anderson":
             return self._run_until(self.form(x), x, steps)
         if self.training and self.extra_steps:
             generator = None if self.steps_seed is None else torch.Generator().manual_seed(self.steps_seed)
@@ -225,11 +224,11 @@ class RecurrentLayer(nn.Module):
 
     def _search(self, form, x: Tensor, start: Tensor, steps: int) -> FixedPoint:
         if self.solver == "anderson":
-            found = anderson(form.step, x, start, steps, self._tolerance())
+            found = anderson(form.step, x, start, steps, self.tolerance())
             # which searches in float32 or wider
             return found._replace(state=found.state.to(start.dtype), previous=found.previous.to(start.dtype))
         independent = not getattr(self.cell, "batch_statistics", False)
-        return iterate_until(form.step, x, start, steps, self._tolerance(), independent)
+        return iterate_until(form.step, x, start, steps, self.tolerance(), independent)
 
     def _record(self, form, x: Tensor, state: Tensor, steps: int, each: Callable) -> tuple[Tensor, Tensor, Tensor]:
         """Run the steps that autograd records: last state, the one before, penalty."""
@@ -275,14 +274,13 @@ class RecurrentLayer(nn.Module):
         """The layer's Lipschitz penalty, before any weight, from column sums (R, ...) or secant quotients (R,)."""
         return penalty_of_sums(sums, self.coefficient, self.reduction, self.two_sided)
 
-    def _tolerance(self) -> float:
+    def tolerance(self) -> float:
         """Residual at which a sample may stop in the present mode; 0 for never."""
-        if not self.training and self.test_tolerance > 0:
-            return self.test_tolerance
-        return self.solver_tolerance if self.solver == "anderson" else 0.0
+        return stopping_tolerance(self.solver, self.solver_tolerance, 0.0 if self.training else self.test_tolerance)
 
     def _output(self, state: Tensor, penalty: Tensor, steps: Tensor, residual: Tensor) -> RecurrentOutput:
-        samples, settled = max(len(residual), 1), residual <= (self._tolerance() or SETTLED)
+        # not len(), which torch.export would take for a constant
+        samples, settled = max(residual.shape[0], 1), residual <= (self.tolerance() or SETTLED)
         # anew, and last: a checkpoint that runs the layer again for its backward pass stops before
         self.diagnostics = {"residual": residual.sum() / samples, "unconverged_share": (~settled).sum() / samples}
         self.diagnostics["penalty"] = penalty.detach()

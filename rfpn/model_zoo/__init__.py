@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-import torch
 from detectron2.config import CfgNode
 from torch import nn
 
-from rfpn.config import get_cfg
 from rfpn.engine.checkpoint import load_for_evaluation
+from rfpn.engine.setup import load_cfg
 from rfpn.modeling.build import build_model
 
 _FOLDER = Path(__file__).parent
@@ -28,11 +27,7 @@ def get_config(name: str) -> CfgNode:
     """
     if name not in names():
         raise ValueError(f"no model {name!r} in the zoo, which has {', '.join(names())}")
-    cfg = get_cfg()
-    cfg.merge_from_file(str(_FOLDER / f"{name}.yaml"))
-    cfg.MODEL.WEIGHTS = str(_FOLDER / f"{name}.pth")
-    cfg.MODEL.DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-    return cfg
+    return load_cfg(str(_FOLDER / f"{name}.yaml"), ["MODEL.WEIGHTS", str(_FOLDER / f"{name}.pth")])
 
 
 def get(name: str) -> nn.Module:

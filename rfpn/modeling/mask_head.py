@@ -114,7 +114,7 @@ class HGRUMaskHead(BaseMaskRCNNHead):
         counts = [image.pred_boxes.tensor.shape[0] for image in result]
         for image, residual, steps in zip(result, output.residual.split(counts), output.steps.split(counts)):
             image.mask_residual = residual
-            if self.recurrent.test_tolerance > 0:
+            if self.recurrent.tolerance() > 0:
                 image.mask_steps = steps
         return result
 

@@ -9,7 +9,7 @@ from detectron2.modeling import META_ARCH_REGISTRY
 from torch import Tensor, nn
 
 from rfpn.layers import ConvLSTMCell, HGRUCell, RecurrentLayer
-from rfpn.layers.checks import COUNT, Range, check_setting
+from rfpn.layers.checks import Range, check_setting
 from rfpn.layers.filters import pathfinder_filter_bank
 from rfpn.layers.gates import batch_statistics_norm
 from rfpn.modeling.feedforward import FeedforwardLayers
@@ -20,6 +20,7 @@ CELLS = ("hgru", "conv_lstm")
 LAYERS = ("recurrent", "feedforward")
 LOSSES = ("focal", "cross_entropy")
 CHANNELS = Range(1, 25, whole=True)
+FEEDFORWARD_LAYERS = Range(1, 1000, whole=True)
 
 
 @META_ARCH_REGISTRY.register()
@@ -80,7 +81,7 @@ class PathfinderNet(nn.Module):
             ("PATHFINDER.LAYER", node.LAYER, LAYERS),
             ("PATHFINDER.LOSS", node.LOSS, LOSSES),
             ("PATHFINDER.CHANNELS", node.CHANNELS, CHANNELS),
-            ("PATHFINDER.FEEDFORWARD_LAYERS", node.FEEDFORWARD_LAYERS, COUNT),
+            ("PATHFINDER.FEEDFORWARD_LAYERS", node.FEEDFORWARD_LAYERS, FEEDFORWARD_LAYERS),
             ("RECURRENT.CELL", recurrent.CELL, CELLS),
         ):
             check_setting(f"MODEL.{key}", value, rule)

@@ -12,9 +12,10 @@ from rfpn.layers.hgru import FORMS
 from rfpn.layers.options import MOST_STEPS, RULES, check_options
 
 _PENALTY = ("coefficient", "reduction", "probe", "two_sided")
-# keys that are not RecurrentLayer's; the values of KERNEL_SIZE, NORM_GROUPS and CELL are the models' own matter
+# keys that are not RecurrentLayer's; the values of NORM_GROUPS and CELL, and what 0 means, are the models' own matter
 _RULES = {
     "TEST_STEPS": Range(0, MOST_STEPS, whole=True),
+    "KERNEL_SIZE": Range(0, 255, whole=True),
     "FORM": FORMS,
     "GATE_BIAS": GATE_BIAS_STARTS,
     "GATE_STEPS": Range(0, MOST_STEPS, whole=True),
@@ -40,8 +41,10 @@ def recurrent_options(cfg: CfgNode) -> dict:
 
 def kernel_size(node: CfgNode, usual: int) -> int:
     """E, from node ``MODEL.RECURRENT``; ``usual`` where it is 0. Raises ValueError naming the key."""
+    # models without a recurrent layer ask for no other option
+    check_setting(_spell("KERNEL_SIZE"), node.KERNEL_SIZE, _RULES["KERNEL_SIZE"])
     size = node.KERNEL_SIZE or usual
-    if size < 1 or size % 2 == 0:
+    if size % 2 == 0:
         raise ValueError(f"{_spell('KERNEL_SIZE')} must be odd, or 0 for {usual}, got {size}")
     return size
 

@@ -10,6 +10,7 @@ from rfpn.analysis.contour_growth import (
     contour_growth,
     draw_contour_growth,
     draw_joining_steps,
+    first_images,
     joining_counts,
     joining_steps,
 )
@@ -29,6 +30,18 @@ def test_growth_is_the_target_probability_of_every_step():
     assert growth.shape == (3, 2, 16, 16)
     last = torch.stack([x["sem_seg"] for x in model(batch)]).softmax(1)[:, 1].detach()
     np.testing.assert_allclose(growth[-1], last.numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("images, kept", [(3, 3), (2, 2), (9, 5)])
+def test_first_images_are_unrolled_in_the_batches_of_evaluation(images, kept):
+    """Batch norm takes a batch's own statistics: the batches joined give other probabilities."""
+    model, records = PathfinderNet(layer=RecurrentLayer(HGRUCell(4, 3), 3), channels=4).eval(), inputs(5)
+    batches = [records[:2], records[2:4], records[4:]]
+    found, growth = first_images(model, batches, images, 3)
+    expected = np.concatenate([contour_growth(model, batch, 3) for batch in batches], axis=1)[:, :kept]
+    assert all(one is other for one, other in zip(found, records[:kept], strict=True))
+    np.testing.assert_array_equal(growth, expected)
+    assert np.abs(contour_growth(model, records, 3)[:, :kept] - expected).max() > 1e-4
 
 
 def test_picture_shows_the_drawn_steps(tmp_path):

@@ -60,8 +60,13 @@ def write_run(folder: Path, config: Path, *overrides: str, metrics: list[dict] =
     cfg, model = build(config, *overrides)
     (folder / "config.yaml").write_text(cfg.dump())
     torch.save({"model": model.state_dict()}, folder / "model_final.pth")
-    (folder / "metrics.json").write_text("".join(json.dumps(row) + "\n" for row in metrics))
+    write_metrics(folder, metrics)
     return folder
+
+
+def write_metrics(folder: Path, rows: list[dict]) -> None:
+    """The log of a run with these lines."""
+    (folder / "metrics.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _forget(name: str) -> None:

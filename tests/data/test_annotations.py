@@ -1,6 +1,6 @@
 import pytest
 
-from rfpn.data.annotations import differing_image
+from rfpn.data.annotations import differing_image, misfit
 
 
 def images(*names):
@@ -54,3 +54,11 @@ def test_ids_of_one_json_alone_are_compared_by_name():
     instances = images("other.jpg", "a.jpg")
     assert differing_image({"images": instances["images"][:1]}, {"images": []}) == ""
     assert differing_image({"images": instances["images"][1:]}, images("a.jpg")) == "image 2 is a.jpg, which is image 1"
+
+
+def test_what_speaks_against_an_instances_json_is_told():
+    things, panoptic = [{"id": 1, "name": "dog", "isthing": 1}], images("a.jpg")
+    instances = {**panoptic, "categories": [{"id": 1, "name": "dog"}]}
+    assert misfit(instances, panoptic, things, "p.json") == ""
+    assert misfit(instances, panoptic, [], "p.json") == "its categories are not the thing categories of p.json"
+    assert misfit(instances, images("b.jpg", "a.jpg"), things, "p.json") == "image 1 is a.jpg, which is image 2 of p.json"

@@ -4,21 +4,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from detectron2.data import DatasetCatalog, MetadataCatalog
-from detectron2.data.datasets import register_coco_instances
+from detectron2.data import DatasetCatalog
 from detectron2.modeling import META_ARCH_REGISTRY, GeneralizedRCNN, PanopticFPN
 from detectron2.structures import Boxes, Instances
 
 from rfpn.data.architectures import descends, scored_outputs
 from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
-from rfpn.data.check import check_scored_instances
-from rfpn.data.panoptic import register_panoptic_folder
-from rfpn.data.semantic import prepare_split, split_of_folder
 from rfpn.engine.rules import check_expected_results, check_values
 from rfpn.evaluation import build_evaluator
 from rfpn.modeling import PathfinderNet
 from tests.data.test_build import config
-from tests.data.tiny_panoptic import edit_json, mixed_layouts, write_set
+from tests.data.tiny_panoptic import edit_json
 
 pytestmark = pytest.mark.usefixtures("catalogs")
 
@@ -37,21 +33,6 @@ def derived():
     yield register
     for name in registered:
         del META_ARCH_REGISTRY._obj_map[name]
-
-
-@pytest.fixture
-def sets(tmp_path):
-    """A prepared set of three things and two kinds of stuff: as panoptic set, as instances alone, as label maps alone."""
-    root = write_set(tmp_path / "set", mixed_layouts())
-    paths = split_of_folder(str(root), "train")
-    prepare_split(paths)
-    register_panoptic_folder("tiny", str(root), "train")
-    register_coco_instances("boxes", {}, paths.instances_json, paths.image_root)
-    keys = ("file_name", "sem_seg_file_name", "image_id", "height", "width")
-    records = [{key: record[key] for key in keys} for record in DatasetCatalog.get("tiny")]
-    DatasetCatalog.register("maps", lambda: records)
-    MetadataCatalog.get("maps").set(evaluator_type="sem_seg", stuff_classes=["things", "sky", "road"], ignore_label=255)
-    return paths
 
 
 def test_derived_classes_are_scored_as_their_ancestors(sets, derived):
@@ -130,18 +111,6 @@ def test_proposals_have_no_classes(sets):
     check_datasets(cfg)
 
 
-@pytest.mark.parametrize("name, field", [("maps", "ignore_label"), ("maps", "stuff_classes"), ("boxes", "thing_classes")])
-def test_A2_metadata_that_scoring_needs_are_named(sets, name, field):
-    cfg = config(name, name)
-    cfg.MODEL.META_ARCHITECTURE = "SemanticSegmentor" if name == "maps" else "GeneralizedRCNN"
-    records = DatasetCatalog.get(name)
-    DatasetCatalog.remove(name)
-    DatasetCatalog.register(name, lambda: records)
-    delattr(MetadataCatalog.get(name), field)
-    with pytest.raises(ValueError, match=f"'{name}' lacks the metadata {field}"):
-        check_datasets(cfg)
-
-
 def test_label_maps_are_due_where_a_semantic_model_trains(sets):
     cfg = config("boxes", "maps")
     cfg.MODEL.META_ARCHITECTURE, cfg.MODEL.MASK_ON = "SemanticSegmentor", False
@@ -156,23 +125,6 @@ def test_masks_are_due_where_they_are_trained(sets, mask):
     cfg.MODEL.META_ARCHITECTURE = "GeneralizedRCNN"
     with pytest.raises(ValueError, match="photo1.png has no mask; give it one, or set MODEL.MASK_ON False"):
         build_train_loader(cfg, seed=0)
-
-
-@pytest.mark.parametrize("box", [None, [0, 0, 5], [0, 0, 5, "5"]])
-def test_A2_boxes_are_due_where_they_are_scored(sets, box):
-    edit_json(Path(sets.instances_json), lambda content: content["annotations"][1].update(bbox=box))
-    with pytest.raises(ValueError, match="instances_train.json: annotation 2 has no 'bbox' of four finite numbers"):
-        check_scored_instances("boxes", [], masks=False)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"area": "12"}, {"segmentation": [[1, 1, None, 5, 9, 9]]}, {"segmentation": [[0, 0, 1e300] * 2]}],
-)
-def test_A2_what_scoring_stumbles_over_is_named(sets, change):
-    edit_json(Path(sets.instances_json), lambda content: content["annotations"][1].update(change))
-    with pytest.raises(ValueError, match="instances_train.json: annotation 2(: 'area' must be| has .* no number of pixels)"):
-        check_scored_instances("boxes", [], masks=True)
 
 
 def test_a_set_whose_truth_is_kept_back_gives_predictions_alone(sets, tmp_path):

@@ -1,11 +1,15 @@
+from pathlib import Path
+
 import pytest
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.data.datasets.coco_panoptic import register_coco_panoptic, register_coco_panoptic_separated
 
-from rfpn.data.check import check_files, check_metadata
+from rfpn.data.build import check_datasets
+from rfpn.data.check import check_files, check_metadata, check_scored_instances
 from rfpn.data.panoptic import register_panoptic_folder
 from rfpn.data.semantic import prepare_split, split_of_folder
-from tests.data.tiny_panoptic import mixed_layouts, write_set
+from tests.data.test_build import config
+from tests.data.tiny_panoptic import edit_json, mixed_layouts, write_set
 
 pytestmark = pytest.mark.usefixtures("catalogs")
 
@@ -83,3 +87,32 @@ def test_A4_missing_detectron2_coco_is_named():
 def test_files_made_at_first_use_may_be_missing(tmp_path):
     register_panoptic_folder("tiny", str(write_set(tmp_path / "set", mixed_layouts())), "train")
     check_files("tiny")
+
+
+@pytest.mark.parametrize("name, field", [("maps", "ignore_label"), ("maps", "stuff_classes"), ("boxes", "thing_classes")])
+def test_A2_metadata_that_scoring_needs_are_named(sets, name, field):
+    cfg = config(name, name)
+    cfg.MODEL.META_ARCHITECTURE = "SemanticSegmentor" if name == "maps" else "GeneralizedRCNN"
+    records = DatasetCatalog.get(name)
+    DatasetCatalog.remove(name)
+    DatasetCatalog.register(name, lambda: records)
+    delattr(MetadataCatalog.get(name), field)
+    with pytest.raises(ValueError, match=f"'{name}' lacks the metadata {field}"):
+        check_datasets(cfg)
+
+
+@pytest.mark.parametrize("box", [None, [0, 0, 5], [0, 0, 5, "5"]])
+def test_A2_boxes_are_due_where_they_are_scored(sets, box):
+    edit_json(Path(sets.instances_json), lambda content: content["annotations"][1].update(bbox=box))
+    with pytest.raises(ValueError, match="instances_train.json: annotation 2 has no 'bbox' of four finite numbers"):
+        check_scored_instances("boxes", [], masks=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"area": "12"}, {"segmentation": [[1, 1, None, 5, 9, 9]]}, {"segmentation": [[0, 0, 1e300] * 2]}],
+)
+def test_A2_what_scoring_stumbles_over_is_named(sets, change):
+    edit_json(Path(sets.instances_json), lambda content: content["annotations"][1].update(change))
+    with pytest.raises(ValueError, match="instances_train.json: annotation 2(: 'area' must be| has .* no number of pixels)"):
+        check_scored_instances("boxes", [], masks=True)

@@ -128,7 +128,7 @@ def test_damaged_rle_is_named(tmp_path, counts):
     prepare_split(paths)
     edit_json(root / "annotations/instances_train.json", lambda c: c["annotations"][0]["segmentation"].update(counts=counts))
     register_panoptic_folder("tiny", str(root), "train")
-    with pytest.raises(ValueError, match="annotation 1: 'segmentation'|image 1, .*photo1.png: an RLE mask is damaged"):
+    with pytest.raises(ValueError, match="annotation 1: 'segmentation'|/photo1.png: an RLE mask is damaged"):
         check_masks(load_records("tiny"))
 
 
@@ -164,6 +164,17 @@ def test_numbers_beyond_all_floats_are_named(tmp_path, change):
 def test_polygons_of_other_loaders_may_be_arrays(polygon, passes):
     records = [{"image_id": 1, "file_name": "a.png", "height": 9, "width": 9, "annotations": [{"segmentation": [polygon]}]}]
     with nullcontext() if passes else pytest.raises(ValueError, match="no number of pixels"):
+        check_masks(records)
+
+
+@pytest.mark.parametrize(
+    "size, words",
+    [({"height": 9, "width": 9}, "an RLE mask is damaged"), ({"width": 9}, "its record has masks, but no height and width")],
+)
+def test_masks_of_records_without_an_id_or_a_size_are_named(size, words):
+    """Both are legal in Detectron2's records."""
+    records = [{"file_name": "a.png", "annotations": [{"segmentation": {"size": [9, 9], "counts": "b"}}], **size}]
+    with pytest.raises(ValueError, match=f"^a.png: {words}"):
         check_masks(records)
 
 

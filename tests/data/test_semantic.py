@@ -102,6 +102,17 @@ def test_a_whole_set_is_checked_without_a_lock_where_none_can_be_written(tree, m
             assert prepare_split(paths) == ([], 0)
 
 
+def test_label_maps_that_cannot_be_written_are_one_error(tree, monkeypatch):
+    """Not one for each picture."""
+
+    def refuse(path):
+        raise OSError(errno.EROFS, "read-only", str(path))
+
+    monkeypatch.setattr(semantic, "whole_file", refuse)
+    with pytest.raises(OSError, match="read-only"):
+        prepare_split(tree[1])
+
+
 def test_a_missing_set_leaves_no_folder(tmp_path):
     with pytest.raises(FileNotFoundError, match="panoptic_train.json"):
         prepare_split(split_of_folder(str(tmp_path / "typo"), "train"))

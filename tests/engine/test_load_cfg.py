@@ -103,6 +103,19 @@ def test_an_odd_number_of_overrides_is_an_error():
         load_cfg("", ["MODEL.WEIGHTS"])
 
 
+@pytest.mark.parametrize(
+    "overrides, words",
+    [
+        (["SEED=1"], "write SEED 1, without ="),
+        (["SOLVER.MAX_ITER=3", "SEED=1"], "write SOLVER.MAX_ITER 3, without ="),
+        (["DATASETS.TRAIN", "scenes_panoptic_train"], r"a tuple is written .*\('one',\)"),
+    ],
+)
+def test_overrides_in_other_ways_of_writing_are_told_of(overrides, words):
+    with pytest.raises((KeyError, ValueError), match=f"command-line override: .*{words}"):
+        load_cfg("", overrides)
+
+
 def test_an_option_after_the_overrides_is_told_of():
     with pytest.raises(KeyError, match="--output must come before all overrides"):
         load_cfg("", ["SEED", "1", "--output", "folder"])

@@ -86,6 +86,7 @@ def test_keys_that_cannot_go_together_are_named(overrides, words):
         ("TEST.LOG_IMAGES", -1),
         # where no model reads them
         ("MODEL.RECURRENT.GRADIENT", "rpb"),
+        ("MODEL.RECURRENT.KERNEL_SIZE", 257),
         ("MODEL.RECURRENT.LIPSCHITZ.COEFFICIENT", 1.5),
         ("SOLVER.WARMUP_METHOD", "foo"),
         ("SOLVER.WEIGHT_DECAY", -1.0),
@@ -162,6 +163,26 @@ def test_expected_results_that_can_be_compared_are_taken(task):
     overrides = ["MODEL.META_ARCHITECTURE", architecture, "MODEL.MASK_ON", True, "DATASETS.TEST", ("one",)]
     overrides += ["MODEL.ROI_MASK_HEAD.NAME", "HGRUMaskHead"]
     check_expected_results(load_cfg("", [*overrides, "TEST.EXPECTED_RESULTS", [[task, "PQ", 50, math.inf]]]))
+
+
+@pytest.mark.parametrize(
+    "architecture, masks, taken",
+    [
+        ("GeneralizedRCNN", True, ["segm", "bbox"]),
+        ("GeneralizedRCNN", False, ["bbox"]),
+        # its boxes have no classes
+        ("ProposalNetwork", True, ["box_proposals"]),
+    ],
+)
+def test_scores_that_the_evaluators_will_not_give_are_refused_before_training(architecture, masks, taken):
+    model = ["MODEL.META_ARCHITECTURE", architecture, "MODEL.MASK_ON", masks, "DATASETS.TEST", ("one",)]
+    for task in ("segm", "bbox", *taken):
+        cfg = load_cfg("", [*model, "TEST.EXPECTED_RESULTS", [[task, "AP", 50.0, 1.0]]])
+        if task in taken:
+            check_expected_results(cfg)
+            continue
+        with pytest.raises(ValueError, match=f"TEST.EXPECTED_RESULTS: a task must be one of .*, got '{task}'"):
+            check_expected_results(cfg)
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,26 @@ def test_a_launch_that_fails_leaves_the_record_of_the_run(start, tmp_path):
     assert "STEPS: 3" in record(tmp_path)
 
 
+def test_a_record_is_told_of_where_it_stays(start, tmp_path, monkeypatch):
+    told = []
+    listener = logging.Handler()
+    listener.emit = lambda entry: told.append(entry.getMessage())
+    loggers = [logging.getLogger(name) for name in ("detectron2", "rfpn")]
+    for logger in loggers:
+        logger.addHandler(listener)
+        monkeypatch.setattr(logger, "level", logging.INFO)
+        logger.manager._clear_cache()
+    try:
+        with pytest.raises(KeyError, match="nowhere"):
+            start("DATASETS.TRAIN", "('pathfinder_14_train_nowhere',)")
+        assert told and not [line for line in told if "config.yaml" in line]
+        start()
+        assert [line for line in told if "config.yaml" in line] == [f"settings of this run: {tmp_path / 'run' / 'config.yaml'}"]
+    finally:
+        for logger in loggers:
+            logger.removeHandler(listener)
+
+
 def test_the_record_has_the_settings_as_they_were_given(start, tmp_path):
     start("SOLVER.REFERENCE_WORLD_SIZE", 2, "SOLVER.BASE_LR", 0.5, "SOLVER.IMS_PER_BATCH", 4)
     assert {"BASE_LR: 0.5", "IMS_PER_BATCH: 4"} <= {line.strip() for line in record(tmp_path).splitlines()}

@@ -45,6 +45,23 @@ def test_a_checkpoint_of_another_configuration_is_not_resumed(folder, overrides,
         trainer.resume_or_load()
 
 
+def test_a_checkpoint_of_another_head_is_of_another_model(folder):
+    """Though its optimizer is another too."""
+    trainer = build(folder, "MODEL.ROI_MASK_HEAD.NAME", "MaskRCNNConvUpsampleHead")
+    with pytest.raises(ValueError, match="it is of another model: .*mask_fcn1.*without --resume"):
+        trainer.resume_or_load()
+
+
+def test_a_checkpoint_of_which_nothing_fits_is_no_start_either(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    last = copy / (copy / "last_checkpoint").read_text()
+    saved = torch.load(last, weights_only=True)
+    saved["model"] = {f"other.{name}": value for name, value in saved["model"].items()}
+    torch.save(saved, last)
+    with pytest.raises(ValueError, match="it is of another model: .*take another OUTPUT_DIR$"):
+        build(copy).resume_or_load()
+
+
 def test_a_batch_that_does_not_scale_is_named(tmp_path):
     with pytest.raises(ValueError, match="IMS_PER_BATCH 4 is not for SOLVER.REFERENCE_WORLD_SIZE 10 processes; set .* 0"):
         build(tmp_path, "SOLVER.IMS_PER_BATCH", 4, "SOLVER.REFERENCE_WORLD_SIZE", 10)

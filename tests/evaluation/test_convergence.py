@@ -34,6 +34,11 @@ def test_E1_a_state_that_is_not_finite_is_unconverged():
     assert scores["unconverged_share"] == 0.5 and math.isnan(scores["residual"])
 
 
+def test_a_model_may_report_several_residuals_of_an_image():
+    scores = evaluate([{"residual": torch.tensor([0.001, 0.5, 0.02])}, {"residual": torch.tensor(0.003)}])["convergence"]
+    assert scores["residual"] == pytest.approx(0.524 / 4) and scores["unconverged_share"] == 0.5
+
+
 def test_models_without_recurrence_have_no_scores():
     assert evaluate([{"sem_seg": torch.zeros(2, 2, 2)}, {"instances": Instances((8, 8))}]) == {}
     assert evaluate([]) == {}

@@ -83,6 +83,57 @@ def test_pictures_without_annotation_are_not_scored(tiny):
     assert scores[0] == scores[1] and scores[0]["PQ"] > 0
 
 
+def refused(name, output, words):
+    """Processing the first picture of a set ends with these words after its name."""
+    evaluator = PanopticEvaluator(name)
+    evaluator.reset()
+    with pytest.raises(ValueError, match=f"photo1.png: {words}"):
+        evaluator.process(DatasetCatalog.get(name)[:1], [output])
+
+
+def test_a_model_that_gives_no_panoptic_map_is_told_so(tiny):
+    words = "the model returned no 'panoptic_seg', only sem_seg; return it .* override Trainer.build_evaluator"
+    refused(tiny, {"sem_seg": torch.zeros(3, 48, 64)}, words)
+    refused(tiny, {}, "the model returned no 'panoptic_seg', only nothing")
+
+
+@pytest.mark.parametrize("segments", [True, False])
+def test_a_map_of_another_size_is_named(tiny, segments):
+    panoptic_seg, listed = merged()
+    words = r"the predicted panoptic_seg is of size \(24, 32\), its picture of \(48, 64\) .*sem_seg_postprocess"
+    refused(tiny, {"panoptic_seg": (panoptic_seg[::2, ::2], listed if segments else None)}, words)
+
+
+@pytest.mark.parametrize(
+    "segment, known",
+    [
+        ({"category_id": 99, "isthing": True}, "0, 1, 2"),
+        ({"category_id": 3, "isthing": False}, "1, 2"),
+        # what stands for "things" in label maps
+        ({"category_id": 0, "isthing": False}, "1, 2"),
+        # the JSON's own ids
+        ({"category_id": 1}, "3, 7, 40, 60, 90"),
+        ({"isthing": True}, "0, 1, 2"),
+    ],
+)
+def test_a_category_that_the_set_lacks_is_named(tiny, segment, known):
+    output = {"panoptic_seg": (torch.ones(48, 64, dtype=torch.int32), [{"id": 1, **segment}])}
+    words = f"has category_id {segment.get('category_id')}; it must be one of {known}$"
+    refused(tiny, output, f"a predicted segment with isthing {segment.get('isthing')} {words}")
+
+
+def test_segments_may_bear_the_ids_of_the_json(tiny):
+    scores = []
+    for segment in ({"category_id": 1, "isthing": False}, {"category_id": 40}):
+        evaluator = PanopticEvaluator(tiny)
+        evaluator.reset()
+        for record in DatasetCatalog.get(tiny):
+            output = {"panoptic_seg": (torch.ones(48, 64, dtype=torch.int32), [{"id": 1, **segment}])}
+            evaluator.process([record], [output])
+        scores.append(evaluator.evaluate()["panoptic_seg"]["SQ_st"])
+    assert scores[0] == scores[1]
+
+
 def test_B4_B9_self_test_reaches_100(tiny):
     results = self_test(tiny)["panoptic_seg"]
     assert set(results) == {f"{q}{g}" for q in ("PQ", "SQ", "RQ") for g in ("", "_th", "_st")}

@@ -41,8 +41,26 @@ def test_a_value_that_is_no_class_is_named(evaluator, value):
 
 def test_label_map_of_another_size_is_named(evaluator):
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(evaluator.records[0]["sem_seg_file_name"])
-    with pytest.raises(ValueError, match=r"label1.png: label map \(8, 8\) does not fit its picture \(48, 64\)"):
+    with pytest.raises(ValueError, match=r"label1.png: label map \(8, 8\) does not fit the prediction \(48, 64\)"):
         score(evaluator)
+
+
+def test_a_prediction_of_another_size_is_named_as_such(evaluator):
+    with pytest.raises(ValueError, match=r"label map \(48, 64\) does not fit the prediction \(24, 32\); .*sem_seg_postprocess"):
+        score(evaluator, (24, 32))
+
+
+@pytest.mark.parametrize("shape", [(4, 48, 64), (6, 48, 64), (48, 64)])
+def test_a_prediction_of_more_classes_is_named(evaluator, shape):
+    """A fourth one would count as void."""
+    with pytest.raises(ValueError, match="photo1.png: the predicted sem_seg is of shape .* of 3 classes at most"):
+        evaluator.process(evaluator.records[:1], [{"sem_seg": torch.zeros(shape)}])
+
+
+def test_a_missing_prediction_is_named(evaluator):
+    words = "photo1.png: the model returned no 'sem_seg', only instances; return it .* override Trainer.build_evaluator"
+    with pytest.raises(ValueError, match=words):
+        evaluator.process(evaluator.records[:1], [{"instances": None}])
 
 
 def test_a_missing_label_map_is_named(evaluator):

@@ -99,6 +99,15 @@ def test_one_evaluation_equals_one_step_and_no_samples_work():
     assert empty.state.shape == (0, 6) and empty.converged.shape == (0,)
 
 
+@pytest.mark.parametrize("count", [4, 0])
+def test_states_of_one_number_a_sample(count):
+    x = random((count,))
+    found = anderson(lambda x, h: torch.cos(h) + x, x, torch.zeros_like(x), 40, 1e-10)
+    column = anderson(lambda x, h: torch.cos(h) + x, x[:, None], torch.zeros_like(x)[:, None], 40, 1e-10)
+    assert found.converged.shape == (count,) and found.converged.all()
+    assert torch.equal(found.state[:, None], column.state) and torch.equal(found.previous[:, None], column.previous)
+
+
 def test_C9_half_precision_is_mixed_in_float32():
     cell, x = LinearCell(radius=0.9).bfloat16(), random((4, 6)).bfloat16()
     found = anderson(cell, x, torch.zeros_like(x), 40, 1e-3)

@@ -72,6 +72,17 @@ def test_update_that_ignores_its_state_gets_its_own_gradient():
     torch.testing.assert_close(gradient, 2 * g)
 
 
+@pytest.mark.parametrize("change", [lambda previous: previous.detach(), lambda previous: previous * 1])
+def test_a_previous_state_that_is_no_leaf_with_gradient_is_refused(change):
+    cell, x = TanhCell(), random((4, 6))
+    previous = change(last_step(cell, x)[1])
+    with pytest.raises(ValueError, match="h_previous must be a leaf that requires grad"):
+        implicit_gradient(cell(x, previous), previous, 5)
+    # nobody will ask for a gradient, or something else than autograd knows the Jacobian
+    implicit_gradient(cell(x, previous).detach(), previous, 5)
+    implicit_gradient(cell(x, previous), None, 5, transpose=lambda v: v)
+
+
 def test_second_derivatives_are_refused():
     x = random((4, 6)).requires_grad_()
     h, previous = last_step(TanhCell(), x)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rfpn.fixed_point import iterate, iterate_until, relative_residual, sample_norm
+from rfpn.fixed_point import iterate, iterate_until, relative_residual, sample_norm, stopping_tolerance
 from tests.problems import GainCell, LinearCell, NaNCell, random
 
 
@@ -113,3 +113,11 @@ def test_E1_exploded_state_is_not_taken_for_a_settled_one():
     assert (new - old).norm().isfinite() and relative_residual(new, old).isnan()
     found = iterate_until(lambda x, h: 3 * h + x, torch.ones(1, 8), torch.zeros(1, 8), 41, 1e-6)
     assert found.state.isfinite().all() and found.steps.item() == 41 and not found.converged
+
+
+@pytest.mark.parametrize(
+    "solver, test_tolerance, stops_at",
+    [("steps", 0.0, 0.0), ("steps", 0.1, 0.1), ("anderson", 0.0, 1e-4), ("anderson", 0.1, 0.1)],
+)
+def test_the_residual_at_which_a_sample_may_stop(solver, test_tolerance, stops_at):
+    assert stopping_tolerance(solver, 1e-4, test_tolerance) == stops_at

@@ -148,3 +148,13 @@ def test_C9_autocast_does_not_reach_the_solver():
     with torch.autocast("cpu", torch.bfloat16):
         solution = linear_solve(lambda v: (v[:, :, None] * jacobian).sum(dim=1), g, 15)
     assert torch.equal(solution.total, wanted)
+
+
+@pytest.mark.parametrize("count", [4, 0])
+@pytest.mark.parametrize("terms", [0, 3])
+@pytest.mark.parametrize("joint", [False, True])
+def test_states_of_one_number_a_sample(count, terms, joint):
+    g = random((count,))
+    solution = linear_solve(lambda v: 0.5 * v, g, terms, joint=joint)
+    torch.testing.assert_close(solution.total, 2 * g if terms else g)
+    assert solution.length.shape == solution.residual.shape == (count,)

@@ -39,6 +39,22 @@ def test_residuals_never_come_from_a_state_that_was_changed(cell, options):
         layer(random((2, 6)))
 
 
+class InPlaceDrive(LinearCell):
+    """Adds up the drives of all steps, in the caller's tensor."""
+
+    def forward(self, x, h):
+        x += 0.1 * h @ self.weight
+        return torch.tanh(x)
+
+
+@pytest.mark.parametrize("options", [{}, {"test_tolerance": 1e-4}, {"gradient": "bptt"}, {"solver": "anderson"}])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_drive_changed_in_place_is_refused(options, training):
+    layer = RecurrentLayer(InPlaceDrive(), 3, **options).train(training)
+    with pytest.raises(ValueError, match="InPlaceDrive must leave the drive as it is"):
+        layer(random((2, 6)))
+
+
 class Clamped(RecurrentLayer):
     def step(self, x, state):
         return super().step(x, state).clamp(max=0.1)
@@ -57,7 +73,11 @@ def test_a_step_of_ones_own_is_taken_although_the_cell_has_a_fast_form(kernel):
 
 def test_inference_mode_has_no_versions_to_compare():
     with torch.inference_mode():
-        assert RecurrentLayer(LinearCell(), 3)(random((2, 6))).hidden.isfinite().all()
+        x = random((2, 6))
+        assert RecurrentLayer(LinearCell(), 3)(x).hidden.isfinite().all()
+    # a drive of that mode meets a state of another
+    with torch.no_grad():
+        assert RecurrentLayer(LinearCell(), 3)(x).hidden.isfinite().all()
 
 
 class WithNumber(LinearCell):

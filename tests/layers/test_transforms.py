@@ -1,4 +1,4 @@
-"""torch.func, forward-mode differentiation, checkpoints and tracing of a layer."""
+"""torch.func, forward-mode differentiation, checkpoints, tracing and export of a layer."""
 
 import pytest
 import torch
@@ -68,3 +68,13 @@ def test_a_trace_takes_other_numbers_of_samples(cell):
         for count in (5, 0):
             x = torch.rand(count, 4, 7, 6)
             torch.testing.assert_close(traced(x), model(x))
+
+
+@pytest.mark.parametrize("cell", [HGRUCell(4, 3), GALAHGRUCell(4, groups=2), ConvLSTMCell(4, 3)])
+def test_an_export_takes_other_numbers_of_samples(cell):
+    model, samples = Hidden(RecurrentLayer(cell, 3)).eval(), {"x": {0: torch.export.Dim("samples")}}
+    with torch.no_grad():
+        exported = torch.export.export(model, (torch.rand(2, 4, 7, 6),), dynamic_shapes=samples, strict=False).module()
+        for count in (5, 1):
+            x = torch.rand(count, 4, 7, 6)
+            assert torch.equal(exported(x), model(x))

@@ -1,5 +1,7 @@
 """Models of the zoo build, load, and score what their configurations say."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -24,6 +26,19 @@ def test_every_model_loads_and_says_what_it_scored(name):
     assert cfg.OUTPUT_DIR.startswith("./output/") and cfg.TEST.EXPECTED_RESULTS
     # also where there is no GPU
     assert "model" in torch.load(cfg.MODEL.WEIGHTS, weights_only=True)
+
+
+def test_a_configuration_is_checked_and_of_this_machine(tmp_path, monkeypatch):
+    name = "Pathfinder/hgru15_bptt6_pf14"
+    cfg = model_zoo.get_config(name)
+    assert cfg.MODEL.DEVICE == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert cfg.MODEL.WEIGHTS == str(Path(model_zoo.__file__).parent / f"{name}.pth")
+    (tmp_path / "Pathfinder").mkdir()
+    (tmp_path / "Pathfinder" / "own.pth").touch()
+    (tmp_path / "Pathfinder" / "own.yaml").write_text("MODEL: {RECURRENT: {STEPS: 0}}")
+    monkeypatch.setattr(model_zoo, "_FOLDER", tmp_path)
+    with pytest.raises(ValueError, match="MODEL.RECURRENT.STEPS must be"):
+        model_zoo.get_config("Pathfinder/own")
 
 
 @pytest.mark.parametrize("name, images", [("hgru15_bptt6_pf14", 16), ("hgru15_crbp20_pf14", 8), ("hgru15_crbp40_pf25", 6)])

@@ -114,8 +114,9 @@ def test_E6_C5_each_roi_stands_alone_in_evaluation():
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-6)
 
 
-def test_stopping_per_roi_says_how_many_steps_were_used():
-    module = head(recurrent={"test_steps": 200, "test_tolerance": 1e-2}).eval()
+@pytest.mark.parametrize("stop", [{"test_tolerance": 1e-2}, {"solver": "anderson", "solver_tolerance": 1e-2}])
+def test_stopping_per_roi_says_how_many_steps_were_used(stop):
+    module = head(recurrent={"test_steps": 200, **stop}).eval()
     x = torch.cat([torch.zeros(2, 32, 14, 14), 5 * torch.rand(3, 32, 14, 14)])
     with torch.no_grad():
         first, second = module(x, [detections(2), detections(3)])

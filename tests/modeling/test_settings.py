@@ -95,6 +95,20 @@ def test_settings_of_the_pathfinder_net(monkeypatch):
     assert type(other.layer.cell) is ConvLSTMCell and other.focal_gamma == 0
 
 
+@pytest.mark.parametrize("layer", ["recurrent", "feedforward"])
+@pytest.mark.parametrize("key, most", [("PATHFINDER.FEEDFORWARD_LAYERS", 1000), ("RECURRENT.KERNEL_SIZE", 255)])
+def test_what_would_fill_the_memory_is_refused_by_the_model_itself(key, most, layer):
+    cfg = configured({"MODEL.PATHFINDER.LAYER": layer, "MODEL.PATHFINDER.CHANNELS": 1, f"MODEL.{key}": most + 2})
+    with pytest.raises(ValueError, match=f"MODEL.{key} must be at most {most}, got {most + 2}"):
+        PathfinderNet(cfg)
+
+
+def test_a_mask_head_refuses_kernels_that_would_fill_the_memory():
+    cfg = configured({"MODEL.RECURRENT.KERNEL_SIZE": 257})
+    with pytest.raises(ValueError, match="MODEL.RECURRENT.KERNEL_SIZE must be at most 255, got 257"):
+        HGRUMaskHead.from_config(cfg, ShapeSpec(channels=32, height=14, width=14))
+
+
 @pytest.mark.parametrize("layers", [2, 4])
 def test_settings_of_the_feedforward_control(layers):
     values = {"LAYER": "feedforward", "FEEDFORWARD_LAYERS": layers, "CHANNELS": 5}

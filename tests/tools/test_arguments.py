@@ -32,7 +32,13 @@ def test_files_that_do_not_exist_are_named_with_their_option(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "program, purpose", [("train_net", "Train or evaluate any model"), ("evaluate_timesteps", "Score checkpoints at any list")]
+    "program, purpose",
+    [
+        ("train_net", "Train or evaluate any model"),
+        ("evaluate_timesteps", "Score checkpoints at any list"),
+        ("run_demo", "The main job in small"),
+        ("run_pathfinder_demo", "Pathfinder in small"),
+    ],
 )
 def test_help_of_what_takes_detectron2s_arguments_says_what_it_does(program, purpose):
     command = [sys.executable, TOOLS / f"{program}.py", "--help"]

@@ -36,12 +36,14 @@ def _rows(path):
 @pytest.mark.parametrize("world", ["pathfinder", "mask_head"])
 def test_memory_of_a_layer(world, tmp_path, monkeypatch, capsys):
     output = tmp_path / "rows.json"
-    small = "--device cpu --batch 1 --size 8 --rois 1 --steps 2,1 --terms 1 --repeats 1 --precision fp32".split()
-    _run(monkeypatch, "memory", "--world", world, *small, "--methods", "rbp,crbp", "--output", output)
+    small = "--device cpu --batch 1 --size 8 --kernel-size 5 --rois 1 --terms 1 --repeats 1 --precision fp32".split()
+    several = ["--steps", "2,1-2", "--methods", "rbp,crbp"]
+    _run(monkeypatch, "memory", "--world", world, *small, *several, "--output", output)
     rows = _rows(output)
     assert [key[1:] for key in rows] == [("rbp", 1), ("crbp", 1), ("rbp", 2), ("crbp", 2)]
     assert all(row["milliseconds"] > 0 and row["gibibytes"] is None for row in rows.values())
-    assert "fp32" in json.loads(output.read_text())["work"] and "crbp" in capsys.readouterr().out
+    work = {"pathfinder": "hGRU 5×5, 1 images, 25×8×8, fp32", "mask_head": "mask-head hGRU, 1 RoIs, 256×14×14, fp32"}
+    assert json.loads(output.read_text())["work"] == work[world] and "crbp" in capsys.readouterr().out
 
 
 def test_rows_are_kept_when_a_sweep_is_stopped(tmp_path, monkeypatch):
@@ -82,7 +84,7 @@ def test_memory_of_whole_models(scenes, tmp_path, monkeypatch):
 
     monkeypatch.setattr(benchmark, "_train_step", note)
     sets = ["DATASETS.TRAIN", "('tiny_scenes',)", "DATALOADER.NUM_WORKERS", "0", "SOLVER.BASE_LR", "1e-9"]
-    small = "--device cpu --steps 1,2 --repeats 1 --output".split()
+    small = "--device cpu --steps 2,1-2 --repeats 1 --output".split()
     output = tmp_path / "rows.json"
     _run(monkeypatch, "memory", "--world", "model", *small, output, "--configs", fpn, quick, "--opts", *sets)
     rows = _rows(output)
@@ -122,7 +124,7 @@ def test_whole_models_are_measured_as_they_train(scenes, monkeypatch):
     "words, message",
     [
         ("memory --methods bptt,tbptt", "is not a list of bptt"),
-        ("memory --steps 1,0", "is not a whole number of at least 1"),
+        ("memory --steps 1,0", "'1,0' has no steps from 1 to 10000"),
         ("memory --world model", "needs --configs"),
         ("models", "needs --configs"),
         ("pathfinder --device nonsense", "'nonsense' cannot be used"),

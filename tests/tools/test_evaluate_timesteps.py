@@ -134,6 +134,7 @@ def test_a_job_that_cannot_be_started_gives_one_line(monkeypatch, capsys, progra
         (["--datasets", "timesteps_test,coco_2017_val_panoptic_separated"], "which PathfinderNet cannot read"),
         (["--datasets", "timesteps_test"], "MODEL.ALLOW_MISSING_WEIGHTS"),
         (["--weights", "a=nowhere.pth"], "nowhere.pth does not exist"),
+        (["--eval-only"], "--eval-only is for tools/train_net.py"),
         (["--resume", "--weights", "a=nowhere.pth"], "not those of --weights: give one of the two"),
     ],
 )

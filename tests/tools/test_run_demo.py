@@ -2,21 +2,33 @@
 
 import errno
 import json
-from argparse import Namespace
 from types import SimpleNamespace
 
 import pytest
 import run_demo
 import run_pathfinder_demo
 
-DEMOS = [run_demo, run_pathfinder_demo]
+import rfpn.modeling  # noqa: F401  (registers the architectures)
+from rfpn.engine.launch import argument_parser
+
+ARCHITECTURES = {run_demo: "PanopticFPN", run_pathfinder_demo: "PathfinderNet"}
+DEMOS = list(ARCHITECTURES)
+
+
+def arguments(*words):
+    return argument_parser("a demo").parse_args(words)
+
+
+def settings(folder, demo, sets=("scored",)):
+    architecture = SimpleNamespace(META_ARCHITECTURE=ARCHITECTURES[demo])
+    return SimpleNamespace(OUTPUT_DIR=folder, MODEL=architecture, DATASETS=SimpleNamespace(TEST=sets))
 
 
 @pytest.fixture
 def trained(monkeypatch, tmp_path):
     """Function that puts in place of the trainer one whose training does as told; no data are made."""
 
-    def prepare(train):
+    def prepare(train, demo=run_demo):
         class Trainer:
             def __init__(self, cfg):
                 self.cfg = cfg
@@ -31,7 +43,7 @@ def trained(monkeypatch, tmp_path):
                 return train()
 
         # the slash that a shell completes a folder's name with
-        cfg = SimpleNamespace(OUTPUT_DIR=f"{tmp_path}/run/", DATASETS=SimpleNamespace(TEST=("scored",)))
+        cfg = settings(f"{tmp_path}/run/", demo)
         monkeypatch.setattr(run_demo, "setup", lambda args: cfg)
         monkeypatch.setattr(run_demo, "Trainer", Trainer)
         monkeypatch.setattr(run_demo, "make_scenes", lambda: None)
@@ -53,9 +65,9 @@ def test_what_stops_training_ends_in_one_line(trained, capsys, demo, error, stat
     def fail():
         raise error
 
-    trained(fail)
+    trained(fail, demo)
     with pytest.raises(SystemExit) as end:
-        demo.main(Namespace(resume=False))
+        demo.main(arguments())
     (line,) = capsys.readouterr().err.splitlines()
     assert end.value.code == status and words in line
 
@@ -64,10 +76,9 @@ def test_what_stops_training_ends_in_one_line(trained, capsys, demo, error, stat
 @pytest.mark.parametrize("names", [(), ("one", "two")])
 def test_one_set_is_scored(trained, monkeypatch, capsys, demo, names):
     trained(lambda: pytest.fail("trained"))
-    cfg = SimpleNamespace(OUTPUT_DIR="run", DATASETS=SimpleNamespace(TEST=names))
-    monkeypatch.setattr(run_demo, "setup", lambda args: cfg)
+    monkeypatch.setattr(run_demo, "setup", lambda args: settings("run", demo, names))
     with pytest.raises(SystemExit) as end:
-        demo.main(Namespace(resume=False))
+        demo.main(arguments())
     (line,) = capsys.readouterr().err.splitlines()
     assert end.value.code == 2 and line == f"error: DATASETS.TEST must name one data set, which is scored, got {names}"
 
@@ -78,7 +89,7 @@ def test_scores_are_written_before_anything_is_drawn(trained, tmp_path, capsys):
 
     trained(lambda: {"panoptic_seg": {"PQ": 1.5}})
     with pytest.raises(SystemExit) as end:
-        run_demo.run(Namespace(resume=False), lambda: None, lambda trainer, results: results["panoptic_seg"], draw)
+        run_demo.run(arguments(), "PanopticFPN", lambda: None, lambda trainer, results: results["panoptic_seg"], draw)
     assert end.value.code == 2 and "1.png: could not be written" in capsys.readouterr().err
     assert json.loads((tmp_path / "metrics.json").read_text()) == {"PQ": 1.5, "seconds": 0.0}
 
@@ -104,14 +115,22 @@ def test_wrong_arguments_end_before_data_are_made(trained, monkeypatch, capsys, 
         monkeypatch.setattr(module, name, lambda: pytest.fail("made"))
     monkeypatch.setattr(run_demo, "setup", setup)
     with pytest.raises(SystemExit) as end:
-        demo.main(Namespace(resume=False))
+        demo.main(arguments())
     (line,) = capsys.readouterr().err.splitlines()
     assert end.value.code == 2 and line == "error: command-line override: Non-existent key: FOO"
-    cfg = SimpleNamespace(OUTPUT_DIR="run", DATASETS=SimpleNamespace(TEST=()))
-    monkeypatch.setattr(run_demo, "setup", lambda args: cfg)
-    with pytest.raises(SystemExit):
-        demo.main(Namespace(resume=False))
-    assert "DATASETS.TEST must name one data set" in capsys.readouterr().err
+    other = next(module for module in DEMOS if module is not demo)
+    for cfg, words in (
+        (settings("run", demo, ()), "DATASETS.TEST must name one data set"),
+        (settings("run", other), f"META_ARCHITECTURE {ARCHITECTURES[other]} is not this demo's, {ARCHITECTURES[demo]}"),
+    ):
+        monkeypatch.setattr(run_demo, "setup", lambda args, cfg=cfg: cfg)
+        with pytest.raises(SystemExit):
+            demo.main(arguments())
+        assert words in capsys.readouterr().err
+    for words in (["--eval-only"], ["--num-gpus", "2"], ["--num-machines", "2"]):
+        with pytest.raises(SystemExit):
+            demo.main(arguments(*words))
+        assert "are for tools/train_net.py" in capsys.readouterr().err
 
 
 def test_the_demo_of_scenes_scores_what_training_gives():

@@ -9,10 +9,14 @@ from pathlib import Path
 TOOLS = Path(__file__).parents[2] / "tools"
 PROGRAM = """
 import sys, run_pathfinder_demo as demo
-demo.IMAGES = {"train": 8, "test": 10}
-# a batch of more than the pictures that are drawn
+from rfpn.modeling import PathfinderNet
+demo.IMAGES, demo.PICTURES, sizes = {"train": 8, "test": 10}, 10, []
+unroll = PathfinderNet.time_course
+PathfinderNet.time_course = lambda model, inputs, *rest: sizes.append(len(inputs)) or unroll(model, inputs, *rest)
+# a batch of fewer than the pictures that are drawn
 options = ["OUTPUT_DIR", sys.argv[1], "SOLVER.MAX_ITER", "2", "MODEL.PATHFINDER.CHANNELS", "2", "SOLVER.IMS_PER_BATCH", "9"]
-demo.main(demo.default_argument_parser().parse_args(["--config-file", demo.CONFIG, *options]))
+demo.main(demo.argument_parser("").parse_args(["--config-file", demo.CONFIG, *options]))
+assert sizes[-2:] == [9, 1], sizes
 """
 
 

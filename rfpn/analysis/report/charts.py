@@ -2,7 +2,8 @@
 
 import plotly.graph_objects as go
 
-from rfpn.analysis.report.run import Series, totals_of
+from rfpn.analysis.logs import Series
+from rfpn.analysis.report.run import totals_of
 
 COLORS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#db2777", "#65a30d", "#475569", "#a16207")
 # what the scalars of recurrent layers mean; other scalars of theirs go by their names

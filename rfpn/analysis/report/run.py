@@ -1,15 +1,13 @@
 """What a run's folder tells: configuration, scalars of training, scores of its evaluations."""
 
-import json
 import logging
 import os
 from typing import NamedTuple
 
 from rfpn.analysis.courses import read_courses
+from rfpn.analysis.logs import Series, read_metrics
 from rfpn.config import get_cfg, read_settings, settings_of
 from rfpn.evaluation import TASKS
-
-Series = tuple[list[int], list[float]]  # iterations or steps of processing, values
 
 
 class Run(NamedTuple):
@@ -91,39 +89,3 @@ def _task(name: str) -> tuple[str, str]:
     # names of data sets and of classes may have a slash as well
     place = max((i for i, part in enumerate(parts[:-1]) if part in TASKS), default=None)
     return ("", name) if place is None else ("/".join(parts[: place + 1]), "/".join(parts[place + 1 :]))
-
-
-def read_metrics(path: str) -> dict[str, Series]:
-    """Series by name from Detectron2's ``metrics.json``, one JSON object a line.
-
-    A stopped run may leave a broken line: such, and lines with what is no number, are left out, with a warning.
-    Where training starts again from an earlier iteration, resumed or from the first, what the log had from there on
-    does not count.
-    """
-    values, broken, last = {}, 0, -1
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for line in filter(str.strip, file):
-            try:
-                row = json.loads(line)
-                iteration = int(row.pop("iteration"))
-                row = {name: float(value) for name, value in row.items()}
-            except (ValueError, KeyError, AttributeError, TypeError, OverflowError):
-                broken += 1
-                continue
-            if "total_loss" in row:
-                if iteration <= last:
-                    _forget(values, iteration)
-                last = iteration
-            for name, value in row.items():
-                values.setdefault(name, {})[iteration] = value
-    if broken:
-        logging.getLogger("rfpn").warning("%s: left out %d broken lines", path, broken)
-    return {name: tuple(map(list, zip(*sorted(of_name.items())))) for name, of_name in sorted(values.items()) if of_name}
-
-
-
-def _forget(values: dict[str, dict[int, float]], iteration: int) -> None:
-    """Drop the values from an iteration on."""
-    for series in values.values():
-        for later in [i for i in series if i >= iteration]:
-            del series[later]

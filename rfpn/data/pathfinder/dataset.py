@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from rfpn.data.files import locked, read_json, whole_file, write_json
+from rfpn.data.files import differences, locked, read_json, whole_file, write_json
 from rfpn.data.pathfinder.generator import generate_sample
 from rfpn.data.pathfinder.settings import SPLITS, PathfinderSettings
 from rfpn.data.workers import refuse_unguarded, worker_pool
@@ -93,7 +93,7 @@ def _finished(folder: Path) -> bool:
     return (folder / MANIFEST).is_file() and not (folder / UNFINISHED).is_file()
 
 
-def write_sample(folder: Path, settings: PathfinderSettings, split: str, seed: int, index: int):
+def _write_sample(folder: Path, settings: PathfinderSettings, split: str, seed: int, index: int):
     """Writes one sample. The image comes last: where it is, the target is too."""
     image, target, _ = _draw(settings, split, seed, index)
     image_path, target_path = sample_paths(folder, index)
@@ -119,7 +119,7 @@ def _write_samples(write, indices: list, workers: int):
 
 def _write_task(folder, settings, split, seed, indices) -> int:
     for index in indices:
-        write_sample(folder, settings, split, seed, index)
+        _write_sample(folder, settings, split, seed, index)
     return len(indices)
 
 
@@ -144,17 +144,8 @@ def _check_folder(folder: Path, manifest: dict):
     path = next((folder / name for name in (UNFINISHED, MANIFEST) if (folder / name).is_file()), None)
     if path is None:
         raise FileExistsError(f"{folder} holds samples without a {MANIFEST}: choose another output folder")
-    old, new = _flat(read_json(str(path))), _flat(manifest)
-    changes = [f"{key} {old.get(key)}, not {new.get(key)}" for key in {**old, **new} if old.get(key) != new.get(key)]
-    if changes:
-        raise FileExistsError(
-            f"{folder} holds samples made with other parameters: {'; '.join(changes)}. Choose another output folder"
-        )
-
-
-def _flat(manifest: dict) -> dict:
-    settings = manifest.get("settings")
-    return {**{k: v for k, v in manifest.items() if k != "settings"}, **(settings if isinstance(settings, dict) else {})}
+    if changes := differences(read_json(str(path)), manifest):
+        raise FileExistsError(f"{folder} holds samples made with other parameters: {changes}. Choose another output folder")
 
 
 def _write_png(path: Path, array: np.ndarray):

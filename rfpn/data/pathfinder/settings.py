@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import asdict, dataclass, fields
+from numbers import Real
 
 SPLITS = ("train", "test")
 # Share of target pixels at half size, by length, in the logs of the published runs; samples keep within the tolerance.
@@ -108,7 +109,8 @@ class PathfinderSettings:
 
 
 def _integer(name: str, value, least: int) -> int:
-    if isinstance(value, bool) or int(value) != value:
+    # neither NaN nor inf is its own floor
+    if isinstance(value, bool) or not isinstance(value, Real) or value != value // 1:
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < least:
         raise ValueError(f"{name} must be {least} or more, got {value}")

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 
 from rfpn.data.annotations import Categories
-from rfpn.data.files import locked, read_json, write_json
+from rfpn.data.files import differences, locked, read_json, write_json
 from rfpn.data.panoptic_png import encode_ids
 from rfpn.data.scenes.geometry import STUFF_CLASSES, THING_CLASSES
 from rfpn.data.scenes.render import SceneOptions, render_scene
@@ -118,12 +118,13 @@ def _completion_order(paths) -> tuple:
 def _is_there(final, info: dict) -> bool:
     present = [path for path in _completion_order(final) if os.path.exists(path)]
     whole = present == list(_completion_order(final)) and all(os.listdir(path) for path in present if os.path.isdir(path))
-    if whole and read_json(final.panoptic_json).get("info") == info:
+    if not present:
+        return False
+    found = read_json(final.panoptic_json).get("info") if whole else None
+    if found == info:
         return True
-    if present:
-        words = "there already, made with other options, or not finished; delete them first"
-        raise FileExistsError(f"{', '.join(present)}: {words}")
-    return False
+    reason = f"made with other options: {differences(found, info)}" if isinstance(found, dict) else "not finished"
+    raise FileExistsError(f"{', '.join(present)}: there already, {reason}. Choose another output folder, or delete these")
 
 
 def _write_scene(index: int, paths, split: str, seed: int, options: SceneOptions, image_format: str) -> tuple:

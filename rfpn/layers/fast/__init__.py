@@ -63,11 +63,14 @@ def bind(cell: nn.Module, x: Tensor):
     from rfpn.layers.hgru import GALAHGRUCell, HGRUCell
 
     # forward-mode derivatives ask for more of an autograd function than these have
-    if forward_ad._current_level >= 0 or torch.jit.is_tracing() or x.dim() != 4 or not len(x) or x.numel() > _MOST_ELEMENTS:
+    if forward_ad._current_level >= 0 or torch.jit.is_tracing() or x.dim() != 4:
         return None
     # a subclass may compute something else
     make = {HGRUCell: _bind_hgru, GALAHGRUCell: _bind_gala}.get(type(cell))
     if make is None or not (available(x) or make is _bind_hgru and _serves_cpu(x)):
+        return None
+    # after the above: torch.export would take what is asked of a number of samples for a condition on it
+    if x.shape[0] == 0 or x.numel() > _MOST_ELEMENTS:
         return None
     # the plain form tells what is wrong with a drive of other channels
     if x.shape[1] != cell.channels or not as_made(cell):

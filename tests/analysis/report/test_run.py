@@ -1,14 +1,13 @@
 """Reading a run's folder."""
 
-import json
-import logging
 import math
 
 import pytest
 
 from rfpn.analysis.courses import Course, write_courses
-from rfpn.analysis.report.run import read_metrics, read_run
+from rfpn.analysis.report.run import read_run
 from rfpn.config import get_cfg
+from tests.analysis.tiny_runs import write_metrics
 
 ROWS = [
     {"iteration": 19, "total_loss": 3.0, "loss_mask": 1.0, "recurrent/residual": 0.5},
@@ -16,10 +15,6 @@ ROWS = [
     {"iteration": 40, "panoptic_seg/PQ": 12.0, "panoptic_seg/PQ_th": math.nan, "bbox/AP": 3.0, "bbox/AP-cat": 4.0}
     | {"texture_conflict/false_things": 1.5},
 ]
-
-
-def write_metrics(folder, rows):
-    (folder / "metrics.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def test_scalars_and_scores_are_told_apart(tmp_path):
@@ -52,41 +47,6 @@ def test_classes_with_a_slash_in_their_names_are_scores(tmp_path):
     run = read_run(str(tmp_path))
     assert run.scores.keys() == {"bbox", "set/bbox", "segm", "my/segm/val/bbox"} and not run.scalars
     assert "AP-a/b" in run.scores["bbox"]
-
-
-def test_D5_a_resumed_run_with_a_broken_line(tmp_path, caplog):
-    lines = [json.dumps(row) for row in ROWS]
-    text = "\n".join([*lines[:2], lines[1][:20], "[1]", json.dumps({"iteration": 39, "total_loss": 1.5}), "", lines[2]])
-    (tmp_path / "metrics.json").write_text(text)
-    with caplog.at_level(logging.WARNING, logger="rfpn"):
-        logging.getLogger("rfpn").propagate = True
-        series = read_metrics(str(tmp_path / "metrics.json"))
-    assert series["total_loss"] == ([19, 39], [3.0, 1.5]) and series["loss_mask"] == ([19], [1.0])
-    assert "left out 2 broken lines" in caplog.text
-
-
-def test_a_run_that_starts_again_in_the_same_folder_replaces_the_former_one(tmp_path):
-    former = [{"iteration": i, "total_loss": 9.0, "lr": 1.0} for i in (19, 39, 59)]
-    later = [{"iteration": 19, "total_loss": 2.0}, {"iteration": 20, "panoptic_seg/PQ": 40.0}]
-    write_metrics(tmp_path, [*former, {"iteration": 60, "panoptic_seg/PQ": 50.0}, *later])
-    series = read_metrics(str(tmp_path / "metrics.json"))
-    assert series == {"total_loss": ([19], [2.0]), "panoptic_seg/PQ": ([20], [40.0])}
-
-
-def test_scores_may_stand_behind_the_line_of_a_later_iteration(tmp_path):
-    steps = [{"iteration": i, "total_loss": loss} for i, loss in ((19, 3.0), (39, 2.0))]
-    write_metrics(tmp_path, [steps[0], {"iteration": 15, "pathfinder/IoU": 0.5}, steps[1]])
-    series = read_metrics(str(tmp_path / "metrics.json"))
-    assert series == {"total_loss": ([19, 39], [3.0, 2.0]), "pathfinder/IoU": ([15], [0.5])}
-
-
-@pytest.mark.parametrize(
-    "row", ['"x", "lr": 1', '1, "lr": null', '1, "lr": "text"', '1, "lr": [1]', '1e400, "lr": 1', 'NaN, "lr": 1']
-)
-def test_lines_with_what_is_no_number_are_left_out(tmp_path, row):
-    (tmp_path / "metrics.json").write_text('{"iteration": %s}\n{"iteration": 2, "lr": 3, "loss": NaN}\n' % row)
-    series = read_metrics(str(tmp_path / "metrics.json"))
-    assert series["lr"] == ([2], [3.0]) and math.isnan(series["loss"][1][0])
 
 
 def test_settings_that_differ_from_the_defaults(tmp_path):

@@ -81,7 +81,7 @@ def test_workers_that_cannot_start_end_a_script_without_main_guard(tmp_path):
 
 def stop_at_fourth(monkeypatch, *args, **kwargs):
     """Write, and be stopped before the fourth sample."""
-    original, calls = dataset.write_sample, []
+    original, calls = dataset._write_sample, []
 
     def write_three(*sample):
         calls.append(sample)
@@ -90,7 +90,7 @@ def stop_at_fourth(monkeypatch, *args, **kwargs):
         original(*sample)
 
     with monkeypatch.context() as patch:
-        patch.setattr(dataset, "write_sample", write_three)
+        patch.setattr(dataset, "_write_sample", write_three)
         with pytest.raises(KeyboardInterrupt):
             write(*args, **kwargs)
 
@@ -213,14 +213,14 @@ def test_two_programs_at_once_mix_no_samples(tmp_path, monkeypatch):
 
 
 def test_one_program_writes_at_a_time(tmp_path, monkeypatch):
-    original, folder = dataset.write_sample, split_folder(tmp_path, 6, "train")
+    original, folder = dataset._write_sample, split_folder(tmp_path, 6, "train")
 
     def write_locked(*args):
         with open(f"{folder}.lock") as file, pytest.raises(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         original(*args)
 
-    monkeypatch.setattr(dataset, "write_sample", write_locked)
+    monkeypatch.setattr(dataset, "_write_sample", write_locked)
     assert write(tmp_path, num=2) == 2
 
 
@@ -241,7 +241,7 @@ def test_F4_a_damaged_manifest_is_named(tmp_path, text):
 
 
 def test_parameters_that_never_gave_a_sample_do_not_block_the_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(dataset, "write_sample", lambda *args: (_ for _ in ()).throw(RuntimeError))
+    monkeypatch.setattr(dataset, "_write_sample", lambda *args: (_ for _ in ()).throw(RuntimeError))
     with pytest.raises(RuntimeError):
         write(tmp_path)
     monkeypatch.undo()

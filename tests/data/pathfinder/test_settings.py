@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from rfpn.data.pathfinder.settings import PathfinderSettings
@@ -11,9 +12,21 @@ def test_F4_distractors_of_every_length_are_integers(length, count, short):
 
 
 @pytest.mark.parametrize("name", ["length", "window", "padding", "distractors", "distractor_length"])
-def test_F4_counts_must_be_integers(name):
-    with pytest.raises(TypeError, match=f"{name} must be an integer"):
-        PathfinderSettings(**{"length": 14, name: 14 / 3})
+@pytest.mark.parametrize("value", [14 / 3, float("inf"), float("nan"), "14", True])
+def test_F4_counts_must_be_integers(name, value):
+    with pytest.raises(TypeError, match=f"{name} must be an integer, got {value!r}"):
+        PathfinderSettings(**{"length": 14, name: value})
+
+
+@pytest.mark.parametrize("name", ["length", "window", "padding"])
+def test_counts_without_a_rule_must_be_given(name):
+    with pytest.raises(TypeError, match=f"{name} must be an integer, got None"):
+        PathfinderSettings(**{"length": 14, name: None})
+
+
+def test_counts_of_other_types_of_number_are_taken():
+    settings = PathfinderSettings(np.int64(14), window=300.0)
+    assert settings == PathfinderSettings(14) and type(settings.length) is int and type(settings.window) is int
 
 
 @pytest.mark.parametrize(

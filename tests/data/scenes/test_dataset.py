@@ -70,8 +70,8 @@ def test_same_set_is_kept_and_another_is_refused(tmp_path):
     assert write_scenes(str(tmp_path), "train", 2, options=SMALL)
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
     assert not write_scenes(str(tmp_path), "train", 2, options=SMALL)
-    with pytest.raises(FileExistsError, match="other options"):
-        write_scenes(str(tmp_path), "train", 2, options=SMALL, seed=1)
+    with pytest.raises(FileExistsError, match="made with other options: seed 0, not 1; count 2, not 3. Choose another output"):
+        write_scenes(str(tmp_path), "train", 3, options=SMALL, seed=1)
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
 
 
@@ -82,7 +82,7 @@ def test_a_set_without_its_pictures_is_not_there(tmp_path, folder, emptied):
     shutil.rmtree(tmp_path / folder)
     if emptied:
         (tmp_path / folder).mkdir()
-    with pytest.raises(FileExistsError, match="there already, made with other options, or not finished; delete them first"):
+    with pytest.raises(FileExistsError, match="there already, not finished. Choose another output folder, or delete these"):
         write_scenes(str(tmp_path), "train", 2, options=SMALL)
 
 

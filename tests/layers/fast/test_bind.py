@@ -86,6 +86,20 @@ def _loosened(cell):
     return cell
 
 
+def _counted(cell):
+    """A norm then works with running statistics in evaluation."""
+    cell.norm_inhibition.register_buffer("running_mean", torch.zeros(cell.channels))
+    cell.norm_inhibition.register_buffer("running_var", torch.ones(cell.channels))
+    return cell
+
+
+def _wrapped(cell):
+    """A convolution on a torus, say."""
+    conv = cell.excitation
+    conv._conv_forward = lambda h, weight, bias: nn.Conv2d._conv_forward(conv, h.roll(1, 3), weight, bias)
+    return cell
+
+
 def _hooked(kind):
     def register(cell):
         getattr(cell.excitation, f"register_{kind}")(lambda *_: None)
@@ -114,6 +128,8 @@ CHANGES = {
     "another norm": lambda cell: _with(cell, norm_inhibition=nn.GroupNorm(1, cell.channels)),
     "a setting of a norm": _loosened,
     "padding": _padded,
+    "running statistics": _counted,
+    "another convolution": _wrapped,
     "a bias": lambda cell: _with(cell, inhibition=nn.Conv2d(cell.channels, cell.channels, 3, padding=1)),
     "a scale for all channels": lambda cell: _with(cell, alpha=nn.Parameter(torch.full((1, 1, 1), 0.1))),
     "shared kernels": _shared,

@@ -1,0 +1,49 @@
+"""What the log of a run says: Detectron2's ``metrics.json``, one JSON object a line."""
+
+import json
+import logging
+
+Series = tuple[list[int], list[float]]  # iterations or steps of processing, values
+
+
+def read_log(path: str) -> dict[str, Series]:
+    """Iterations and values by scalar from the metrics.json of a run. Raises OSError or ValueError naming it."""
+    found = read_metrics(path)
+    if not found:
+        raise ValueError(f"{path}: no log of a run, has no line with an iteration and a value")
+    return found
+
+
+def read_metrics(path: str) -> dict[str, Series]:
+    """Series by name from Detectron2's ``metrics.json``, one JSON object a line.
+
+    A stopped run may leave a broken line: such, and lines with what is no number, are left out, with a warning.
+    Where training starts again from an earlier iteration, resumed or from the first, what the log had from there on
+    does not count.
+    """
+    values, broken, last = {}, 0, -1
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for line in filter(str.strip, file):
+            try:
+                row = json.loads(line)
+                iteration = int(row.pop("iteration"))
+                row = {name: float(value) for name, value in row.items()}
+            except (ValueError, KeyError, AttributeError, TypeError, OverflowError):
+                broken += 1
+                continue
+            if "total_loss" in row:
+                if iteration <= last:
+                    _forget(values, iteration)
+                last = iteration
+            for name, value in row.items():
+                values.setdefault(name, {})[iteration] = value
+    if broken:
+        logging.getLogger("rfpn").warning("%s: left out %d broken lines", path, broken)
+    return {name: tuple(map(list, zip(*sorted(of_name.items())))) for name, of_name in sorted(values.items()) if of_name}
+
+
+def _forget(values: dict[str, dict[int, float]], iteration: int) -> None:
+    """Drop the values from an iteration on."""
+    for series in values.values():
+        for later in [i for i in series if i >= iteration]:
+            del series[later]
