@@ -89,6 +89,8 @@ def draw(sweeps: list[dict]) -> Figure:
             axis.set(title=_title(sweep), xlabel="steps of processing T", ylabel=label)
         # without CUDA there is no memory to show
         axes[1].legend(fontsize=8)
+        if sweep["card_gibibytes"]:
+            axes[0].legend(fontsize=8, loc="center left")
     return figure
 
 
@@ -130,7 +132,7 @@ def _label(sweep: dict, name: tuple[str, str]) -> str:
     job, method = name
     if method not in NAMES:
         return job
-    several = len({row["job"] for row in sweep["rows"] if row["method"] in NAMES}) > 1
+    several = len({row["job"] for row in sweep["rows"]}) > 1
     return f"{job}, {NAMES[method]}" if several else NAMES[method]
 
 

@@ -19,7 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--csv", type=named_file, action="append", required=True, metavar="NAME=FILE",
-        help="timesteps.csv of one model, repeatable",
+        help="timesteps.csv of one model, or of several, of which NAME is one, repeatable",
     )  # fmt: skip
     parser.add_argument(
         "--trained", type=named_steps, action="append", default=[], metavar="NAME=STEPS",
@@ -49,7 +49,9 @@ def named_courses(files: list[tuple[str, str]], trained: dict[str, range]) -> li
     for name, path in files:
         found = read_courses(path)
         if len(models := sorted({course.model for course in found})) > 1:
-            raise ValueError(f"--csv {name}={path}: has several models ({', '.join(models)}); give a table with one")
+            found = [course for course in found if course.model == name]
+            if not found:
+                raise ValueError(f"--csv {name}={path}: has several models, {', '.join(models)}; NAME must be one of them")
         courses += [course._replace(model=name, trained_steps=trained.get(name, range(0))) for course in found]
     return courses
 

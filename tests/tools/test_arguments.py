@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from arguments import check_files, step_list
+from arguments import check_files, output_file, step_list
 
 TOOLS = Path(__file__).parents[2] / "tools"
 
@@ -22,6 +22,20 @@ def test_step_list(text, steps):
 def test_step_list_refuses(text):
     with pytest.raises(argparse.ArgumentTypeError, match="has no steps from 1 to 10000 and ranges, as in 1-10,20,40"):
         step_list(text)
+
+
+def test_a_file_to_write_can_be_written(tmp_path, monkeypatch):
+    there = tmp_path / "there.json"
+    there.write_text("")
+    assert output_file(str(there)) == there and output_file(str(tmp_path / "new.json")) == tmp_path / "new.json"
+    for word in (tmp_path, tmp_path / "none" / "new.json"):
+        with pytest.raises(argparse.ArgumentTypeError, match="no file in a folder that exists"):
+            output_file(str(word))
+    # whoever runs the tests may write everywhere
+    for refused, word in ((there, there), (tmp_path, tmp_path / "new.json")):
+        monkeypatch.setattr("os.access", lambda path, mode, refused=refused: Path(path) != refused)
+        with pytest.raises(argparse.ArgumentTypeError, match="cannot be written to"):
+            output_file(str(word))
 
 
 def test_files_that_do_not_exist_are_named_with_their_option(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 
-def _row(method, steps, gibibytes, outcome="measured", job="pathfinder"):
+def _row(method, steps, gibibytes, outcome="measured", job="rfpn"):
     milliseconds = None if gibibytes is None else 10.0 * steps if steps else 5.0
     measured = {"milliseconds": milliseconds, "gibibytes": gibibytes}
     return {"job": job, "method": method, "steps": steps, **measured, "outcome": outcome}
@@ -35,8 +35,8 @@ def test_table_and_picture(sweep, tmp_path, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "small work, Card X: GiB / ms"
     assert "| T | 1 | 20 | 300 |" in lines and "| fpn | 1.50 / 5.0 |  |  |" in lines
-    assert "| BPTT | 2.00 / 10.0 | out of memory | skipped |" in lines
-    assert "| C-RBP | 4.00 / 10.0 | 4.00 / 200.0 | out of time |" in lines
+    assert "| rfpn, BPTT | 2.00 / 10.0 | out of memory | skipped |" in lines
+    assert "| rfpn, C-RBP | 4.00 / 10.0 | 4.00 / 200.0 | out of time |" in lines
     assert cv2.imread(str(picture)).std() > 0
 
 
@@ -47,8 +47,15 @@ def test_cross_stands_at_the_limit_of_the_card(sweep):
     assert (cross.get_xdata(), cross.get_ydata()) == ([20], [80.0])
     assert to_hex(cross.get_color()) == to_hex(plot_memory.STYLES["bptt"]["color"])
     curves = {line.get_label(): line for line in duration.lines}
-    assert list(curves["C-RBP"].get_ydata()) == [10.0, 200.0] and list(curves["BPTT"].get_xdata()) == [1]
+    assert list(curves["rfpn, C-RBP"].get_ydata()) == [10.0, 200.0] and list(curves["rfpn, BPTT"].get_xdata()) == [1]
     assert "fpn" in curves
+
+
+def test_curves_of_one_model_are_named_by_method_alone(sweep):
+    sweep["rows"] = [row for row in sweep["rows"] if row["job"] != "fpn"]
+    memory, duration = plot_memory.draw([sweep]).axes
+    for axis in (memory, duration):
+        assert [text.get_text() for text in axis.get_legend().get_texts()] == ["BPTT", "C-RBP"]
 
 
 def test_rows_of_a_cpu_have_no_memory(sweep):
@@ -57,7 +64,7 @@ def test_rows_of_a_cpu_have_no_memory(sweep):
         row["gibibytes"] = None
     memory, duration = plot_memory.draw([sweep]).axes
     assert not memory.lines and duration.lines
-    assert "| C-RBP | 10.0 | 200.0 | out of time |" in plot_memory.table(sweep)
+    assert "| rfpn, C-RBP | 10.0 | 200.0 | out of time |" in plot_memory.table(sweep)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ def test_courses_bear_the_names_and_steps_given(table, tmp_path, monkeypatch):
     courses = plot_time_courses.named_courses(files, {"C-RBP": range(20, 31)})
     assert [(course.model, course.trained_steps) for course in courses] == [("BPTT = 3", range(0)), ("C-RBP", range(20, 31))]
     assert plot_time_courses.common_score(courses) == "PQ"
+    (course,) = plot_time_courses.named_courses([("y", table("two", models=("x", "y")))], {})
+    assert course.model == "y"
     _run(monkeypatch, "--csv", f"a={table('a')}", "--trained", "a=1-3", "--output", tmp_path / "steps.png")
     assert (tmp_path / "steps.png").stat().st_size > 0
 
@@ -39,7 +41,7 @@ def test_wrong_arguments_are_named(table, tmp_path, monkeypatch, capsys):
     for arguments, words in (
         (["--csv", f"one={tmp_path / 'none.csv'}", *out], f"--csv one={tmp_path}/none.csv: {tmp_path}/none.csv does not exist"),
         (["--csv", f"one={tmp_path / 'log.csv'}", *out], "log.csv: no scores by step"),
-        (["--csv", f"one={table('two', models=('x', 'y'))}", *out], "several models (x, y)"),
+        (["--csv", f"one={table('two', models=('x', 'y'))}", *out], "several models, x, y; NAME must be one of them"),
         ([*one, "--csv", f"two={table('iou', 'IoU')}", *out], "none of PQ, IoU in common"),
         ([*one, "--trained", "two=3", *out], "--trained two: no --csv has that name"),
         ([*one, "--trained", "one=0", *out], "--trained: '0' has no steps from 1"),
