@@ -36,8 +36,9 @@ def output_file(word: str) -> Path:
     path = Path(word)
     if path.is_dir() or not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"{word!r} is no file in a folder that exists")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{word!r} cannot be written to")
+    # most are written beside it first and renamed
+    if not os.access(path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{word!r} is in a folder that cannot be written to")
     return path
 
 

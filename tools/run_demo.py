@@ -58,7 +58,7 @@ def run(
     """
     with one_line_errors():
         # data take minutes to make
-        if args.eval_only or (args.num_gpus, args.num_machines) != (1, 1):
+        if args.eval_only or max(args.num_gpus, args.num_machines) > 1:
             raise ValueError("a demo trains one process; --eval-only, --num-gpus, --num-machines are for tools/train_net.py")
         cfg = setup(args)
         if not descends(cfg.MODEL.META_ARCHITECTURE, architecture):

@@ -85,15 +85,14 @@ def write_csv(path: str | os.PathLike, rows: list[dict]) -> None:
 
 def differences(old: dict, new: dict) -> str:
     """How two JSON objects differ, objects within them entry by entry: "num 20, not 40; ...", empty where they are equal."""
-    old, new = _flat(old), _flat(new)
-    return "; ".join(f"{key} {old.get(key)}, not {new.get(key)}" for key in {**old, **new} if old.get(key) != new.get(key))
-
-
-def _flat(entries: dict) -> dict:
-    flat = {}
-    for key, value in entries.items():
-        flat |= value if isinstance(value, dict) else {key: value}
-    return flat
+    changes = []
+    for key in {**old, **new}:
+        before, after = old.get(key, "nothing"), new.get(key, "nothing")
+        if isinstance(before, dict) and isinstance(after, dict):
+            changes += filter(None, [differences(before, after)])
+        elif before != after:
+            changes.append(f"{key} {before}, not {after}")
+    return "; ".join(changes)
 
 
 def read_json(path: str) -> dict:

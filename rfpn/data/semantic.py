@@ -4,6 +4,7 @@ Numbering is that of Detectron2's "separated" form: semantic id 0 things, 1..n_s
 255 void. A file is written under a temporary name and renamed, so that an interrupted run leaves no half file.
 """
 
+import errno
 import os
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -102,7 +103,7 @@ def prepare_picture(pair: tuple, split: Split, categories: Categories, stamp: di
         stamp: of the panoptic JSON (:mod:`rfpn.data.stamps`). check_images: also decode the photograph.
 
     Raises:
-        OSError: the label map could not be written.
+        OSError: no label map can be written: to a read-only folder, or a full disk.
     """
     image, annotation = pair
     height, width = image["height"], image["width"]
@@ -131,8 +132,13 @@ def prepare_picture(pair: tuple, split: Split, categories: Categories, stamp: di
         problems.append(f"image {image['id']}: {error}")
     else:
         target = os.path.join(split.sem_seg_root, os.path.splitext(annotation["file_name"])[0] + ".png")
-        # an error of writing is one for all pictures
-        written = _write_label_map(target, semantic_map(index, segments, categories), split.sem_seg_root, stamp)
+        try:
+            written = _write_label_map(target, semantic_map(index, segments, categories), split.sem_seg_root, stamp)
+        except OSError as error:
+            # that of a folder or a disk is one for all pictures
+            if error.errno in (*stamps.READ_ONLY, errno.ENOSPC, errno.EDQUOT):
+                raise
+            problems.append(f"image {image['id']}: {error}")
     return PictureResult(problems, instances, written)
 
 

@@ -176,10 +176,12 @@ def check_complete(checkpointer: Checkpointer, allow_missing: bool) -> None:
 def _surplus(model: nn.Module, unexpected: list[str]) -> list[str]:
     """Names of tensors that lie within parts of a model; whole heads that it does without may well be in a file."""
     modules = dict(model.named_modules())
-    # what frozen norms do not count, and what Detectron2 stored once
-    harmless = ("num_batches_tracked", "cell_anchors")
-    counted = [name for name in unexpected if not any(word in name for word in harmless)]
-    return [name for name in counted if _part(modules, name) not in ("", "roi_heads")]
+    return [name for name in unexpected if of_a_part(name) and _part(modules, name) not in ("", "roi_heads")]
+
+
+def of_a_part(name: str) -> bool:
+    """Whether a tensor tells of a part of the model: not what frozen norms do not count, and what Detectron2 stored once."""
+    return not any(word in name for word in ("num_batches_tracked", "cell_anchors"))
 
 
 def _part(modules: dict[str, nn.Module], name: str) -> str:

@@ -16,6 +16,7 @@ from rfpn.engine.step import DTYPES
 from rfpn.evaluation import TASKS
 from rfpn.layers.checks import COUNT, Range, check_setting
 from rfpn.modeling.norms import check_norm_names
+from rfpn.modeling.pathfinder import FEEDFORWARD_LAYERS
 from rfpn.modeling.recurrent import recurrent_options
 
 _PIXELS = Range(1, 100_000, whole=True)
@@ -38,6 +39,7 @@ _RULES = {
     "INPUT.PATHFINDER_SIZE": Range(1, 4096, whole=True),
     "INPUT.RANDOM_FLIP": ("horizontal", "vertical", "none"),
     "MODEL.FPN.FUSE_TYPE": ("sum", "avg"),
+    "MODEL.PATHFINDER.FEEDFORWARD_LAYERS": FEEDFORWARD_LAYERS,
     "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION": COUNT,
     "MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE": COUNT,
     "MODEL.ROI_HEADS.POSITIVE_FRACTION": _SHARE,

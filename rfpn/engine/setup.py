@@ -93,28 +93,30 @@ def _kept_record(folder: str, evaluating: bool):
         yield
         return
     path, kept = (os.path.join(folder, name) for name in ("config.yaml", "config.yaml.kept"))
-    # Detectron2 says so of a file that does not stay
-    logger = logging.getLogger("detectron2")
-    logger.addFilter(_stays)
     # evaluations may well start together
     with locked(os.path.join(folder, ".config")):
         # one that is kept already is of a launch that was killed here; a copy, because it may be the --config-file
         if os.path.isfile(path) and not os.path.isfile(kept):
             with whole_file(kept) as temporary:
                 shutil.copyfile(path, temporary)
+        # of a file that does not stay
+        logger = logging.getLogger("detectron2")
+        logger.addFilter(_is_no_place)
         try:
             yield
-            if evaluating and os.path.isfile(kept):
-                os.replace(path, os.path.join(folder, "config_eval.yaml"))
+            if evaluating:
+                record = os.path.join(folder, "config_eval.yaml") if os.path.isfile(kept) else path
+                os.replace(path, record)
+                logger.info("settings of this evaluation: %s", record)
         finally:
-            logger.removeFilter(_stays)
+            logger.removeFilter(_is_no_place)
             if os.path.isfile(kept):
                 os.replace(kept, path)
             elif not evaluating:
                 Path(path).unlink(missing_ok=True)
 
 
-def _stays(record: logging.LogRecord) -> bool:
+def _is_no_place(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("Full config saved to")
 
 

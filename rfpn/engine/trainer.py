@@ -15,7 +15,7 @@ from detectron2.utils import comm
 
 from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
 from rfpn.data.files import whole_file
-from rfpn.engine.checkpoint import Checkpointer, cut_log
+from rfpn.engine.checkpoint import Checkpointer, cut_log, of_a_part
 from rfpn.engine.freeze import train_only
 from rfpn.engine.hooks import PreciseBN, ProcessStatistics, RecurrentDiagnostics
 from rfpn.engine.image_hook import PredictionImages
@@ -193,9 +193,9 @@ class Trainer(DefaultTrainer):
             self._refuse(f"it lacks the trainer's {', '.join(missing)}")
         optimizer, saved = self._trainer.optimizer, state_dict["_trainer"]["optimizer"]
         other = "its optimizer is another (SOLVER.OPTIMIZER, which parameters are trained, or those with a rate of their own)"
-        missing, _, misshapen = self.checkpointer.incompatible
-        # not for what is left over, such as the counter of a norm that is frozen now: then the optimizer is to be named
-        if missing or misshapen:
+        missing, unexpected, misshapen = self.checkpointer.incompatible
+        # not for the counter of a norm that is frozen now: then the optimizer is to be named
+        if missing or misshapen or any(map(of_a_part, unexpected)):
             self._check_model()
         if not same_kind(saved, optimizer.state_dict()):
             self._refuse(other)

@@ -73,7 +73,8 @@ class PanopticEvaluator(COCOPanopticEvaluator):
             outputs: dicts with ``panoptic_seg``: a map (H, W) of the picture's size, and Detectron2's ``segments_info``.
 
         Raises:
-            ValueError: naming the picture whose output is missing, of another size, or has ids or categories that are none.
+            ValueError: naming the picture whose output is missing or of another size, or whose listed segments have ids or
+                categories that are none.
         """
         cleaned = []
         for record, output in zip(inputs, outputs):
@@ -90,8 +91,7 @@ class PanopticEvaluator(COCOPanopticEvaluator):
     def _check_categories(self, segments_info: list, name: str) -> None:
         for segment in segments_info:
             category, isthing = segment.get("category_id"), segment.get("isthing")
-            # Detectron2 takes all but True for stuff
-            known = self._known[None if isthing is None else isthing is True]
+            known = self._known[isthing]
             if category not in known:
                 raise ValueError(
                     f"{name}: a predicted segment with isthing {isthing} has category_id {category}; "
@@ -189,14 +189,22 @@ def visible_segments(panoptic_seg: torch.Tensor, segments_info: list, name: str)
     if present - listed - {0}:
         raise ValueError(f"{name}: predicted pixels carry unlisted ids {sorted(present - listed - {0})[:5]}")
     # The evaluator takes these apart, so the model's own dicts are left whole.
-    return [dict(s) for s in segments_info if s["id"] in present]
+    return [_plain(s) for s in segments_info if s["id"] in present]
+
+
+def _plain(segment: dict) -> dict:
+    """A copy with Python's own numbers: Detectron2 takes an ``isthing`` of 1, or of NumPy, for stuff."""
+    plain = {name: value.item() if hasattr(value, "item") else value for name, value in segment.items()}
+    if plain.get("isthing") is not None:
+        plain["isthing"] = bool(plain["isthing"])
+    return plain
 
 
 def _without_things(panoptic_seg: torch.Tensor, segments_info: list) -> tuple:
     """Instances become void: a set without things has no category for what a model's box head still finds."""
-    things = [s["id"] for s in segments_info if s["isthing"]]
+    things = [s["id"] for s in segments_info if s.get("isthing")]
     found = torch.isin(panoptic_seg, torch.tensor(things, dtype=panoptic_seg.dtype, device=panoptic_seg.device))
-    return panoptic_seg.masked_fill(found, 0), [s for s in segments_info if not s["isthing"]]
+    return panoptic_seg.masked_fill(found, 0), [s for s in segments_info if not s.get("isthing")]
 
 
 def _log_table(quality: dict) -> None:

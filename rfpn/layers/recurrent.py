@@ -146,13 +146,13 @@ class RecurrentLayer(nn.Module):
         """
         name, of_state, of_drive = type(self.cell).__name__, version(state), version(x)
         new = self.cell(x, state)
+        check_next_state(name, new, state)
         # the residual would compare a state with itself
         if new is state or changed(state, of_state):
             raise ValueError(f"{name} must leave the state as it is and return a new tensor")
         # all steps are driven by the same x, which is the caller's
         if changed(x, of_drive):
-            raise ValueError(f"{name} must leave the drive as it is: x + a in the place of x += a")
-        check_next_state(name, new, state)
+            raise ValueError(f"{name} must leave the drive, and what shares its memory, as they are: x + a instead of x += a")
         return new.to(state.dtype)
 
     def form(self, x: Tensor):

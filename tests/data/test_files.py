@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 
-from rfpn.data.files import datasets_root, first_few, read_json, whole_file, write_json
+from rfpn.data.files import datasets_root, differences, first_few, read_json, whole_file, write_json
 
 
 def test_file_is_there_at_the_end(tmp_path):
@@ -41,6 +41,12 @@ def test_json_is_written_whole_into_a_folder_that_it_makes(tmp_path):
     with pytest.raises(TypeError):
         write_json(path, {"a": 1, "b": {1}})
     assert [file.name for file in path.parent.iterdir()] == ["a.json"] and path.read_text() == whole
+
+
+def test_differences_are_told_entry_by_entry():
+    old, new = {"num": 20, "settings": {"a": 1, "b": 2}, "a": 1}, {"num": 40, "settings": {"a": 1, "b": 3}, "a": 1}
+    assert differences(old, new) == "num 20, not 40; b 2, not 3" and differences(old, old) == ""
+    assert differences({"a": None}, {"settings": {}}) == "a None, not nothing; settings nothing, not {}"
 
 
 def test_a_byte_order_mark_is_named(tmp_path):

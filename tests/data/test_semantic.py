@@ -226,3 +226,11 @@ def test_program_names_bad_files_and_fails_then_succeeds(tree, monkeypatch, caps
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(REPOSITORY / command[1]), run_name="__main__")
     assert end.value.code == 0 and "3 pictures, 1 label maps made" in capsys.readouterr().out
+
+
+def test_a_label_map_that_cannot_be_written_is_listed_and_the_rest_made(tree):
+    paths = tree[1]
+    name = sorted(path.stem for path in Path(paths.panoptic_root).iterdir())[0]
+    (Path(paths.sem_seg_root) / f"{name}.png").mkdir(parents=True)
+    problems, written = prepare_split(paths)
+    assert written == 2 and len(problems) == 1 and "Is a directory" in problems[0]

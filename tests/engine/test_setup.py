@@ -134,7 +134,10 @@ def test_a_record_is_told_of_where_it_stays(start, tmp_path, monkeypatch):
             start("DATASETS.TRAIN", "('pathfinder_14_train_nowhere',)")
         assert told and not [line for line in told if "config.yaml" in line]
         start()
-        assert [line for line in told if "config.yaml" in line] == [f"settings of this run: {tmp_path / 'run' / 'config.yaml'}"]
+        start(eval_only=True)
+        run = tmp_path / "run"
+        said = [f"settings of this run: {run / 'config.yaml'}", f"settings of this evaluation: {run / 'config_eval.yaml'}"]
+        assert [line for line in told if line.startswith(("settings of", "Full config"))] == said
     finally:
         for logger in loggers:
             logger.removeHandler(listener)

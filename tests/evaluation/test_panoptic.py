@@ -1,6 +1,7 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 from detectron2.data import DatasetCatalog
@@ -124,14 +125,25 @@ def test_a_category_that_the_set_lacks_is_named(tiny, segment, known):
 
 def test_segments_may_bear_the_ids_of_the_json(tiny):
     scores = []
-    for segment in ({"category_id": 1, "isthing": False}, {"category_id": 40}):
+    numbers = {"category_id": torch.tensor(1), "isthing": np.bool_(False)}
+    for segment in ({"category_id": 1, "isthing": False}, {"category_id": 40}, numbers):
         evaluator = PanopticEvaluator(tiny)
         evaluator.reset()
         for record in DatasetCatalog.get(tiny):
             output = {"panoptic_seg": (torch.ones(48, 64, dtype=torch.int32), [{"id": 1, **segment}])}
             evaluator.process([record], [output])
         scores.append(evaluator.evaluate()["panoptic_seg"]["SQ_st"])
-    assert scores[0] == scores[1]
+    assert scores[0] == scores[1] == scores[2]
+
+
+@pytest.mark.parametrize("yes", [1, np.True_, torch.tensor(True)])
+def test_a_thing_may_be_one_in_other_types_than_bool(tiny, yes):
+    """Detectron2 would take it for stuff."""
+    evaluator, record = PanopticEvaluator(tiny), DatasetCatalog.get(tiny)[0]
+    evaluator.reset()
+    segments = [{"id": 1, "category_id": 1, "isthing": yes}]
+    evaluator.process([record], [{"panoptic_seg": (torch.ones(48, 64, dtype=torch.int32), segments)}])
+    assert [s["category_id"] for s in evaluator._predictions[0]["segments_info"]] == [7]
 
 
 def test_B4_B9_self_test_reaches_100(tiny):

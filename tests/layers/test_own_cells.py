@@ -51,7 +51,7 @@ class InPlaceDrive(LinearCell):
 @pytest.mark.parametrize("training", [True, False])
 def test_a_drive_changed_in_place_is_refused(options, training):
     layer = RecurrentLayer(InPlaceDrive(), 3, **options).train(training)
-    with pytest.raises(ValueError, match="InPlaceDrive must leave the drive as it is"):
+    with pytest.raises(ValueError, match="InPlaceDrive must leave the drive, and what shares its memory, as they are"):
         layer(random((2, 6)))
 
 
