@@ -11,6 +11,7 @@ import os
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 from torch.autograd import forward_ad
 
 from rfpn.layers.parts import as_made
@@ -23,6 +24,10 @@ _SMALLEST_SPECTRAL_KERNEL_CPU = 11
 _MOST_SPECTRAL_CHANNELS = 64
 # of a RoI: kernels with a group norm hold all of them
 _MOST_PIXELS = 256
+# programs hold whole groups: with more channels than that they take minutes to compile
+_MOST_CHANNELS_OF_A_GROUP = 64
+# of a pixel in the gates' hidden layer: kernels hold a square of them in shared memory, 128 KiB for 64 channels in float32
+_MOST_GATE_BYTES = 256
 # kernels count elements in 32 bits
 _MOST_ELEMENTS = 2**31 - 1
 # programs along the second and third axis of a launch
@@ -62,15 +67,11 @@ def bind(cell: nn.Module, x: Tensor):
     """The fast form of ``cell`` for drive x (R, C, H, W), or None where the plain one is to be used."""
     from rfpn.layers.hgru import GALAHGRUCell, HGRUCell
 
-    # forward-mode derivatives ask for more of an autograd function than these have
-    if forward_ad._current_level >= 0 or torch.jit.is_tracing() or x.dim() != 4:
+    if not computed_at_once(x) or x.dim() != 4 or x.shape[0] == 0 or x.numel() > _MOST_ELEMENTS:
         return None
     # a subclass may compute something else
     make = {HGRUCell: _bind_hgru, GALAHGRUCell: _bind_gala}.get(type(cell))
     if make is None or not (available(x) or make is _bind_hgru and _serves_cpu(x)):
-        return None
-    # after the above: torch.export would take what is asked of a number of samples for a condition on it
-    if x.shape[0] == 0 or x.numel() > _MOST_ELEMENTS:
         return None
     # the plain form tells what is wrong with a drive of other channels
     if x.shape[1] != cell.channels or not as_made(cell):
@@ -80,10 +81,19 @@ def bind(cell: nn.Module, x: Tensor):
     return make(cell, x)
 
 
+def computed_at_once(x: Tensor) -> bool:
+    """Whether operations on x are neither traced, compiled, exported nor transformed (torch.func, forward-mode derivatives).
+
+    For those, operations must be torch's own, and autograd functions must have more than fast forms' have.
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or isinstance(x, FakeTensor):
+        return False
+    return forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active()
+
+
 def _serves_cpu(x: Tensor) -> bool:
-    """Whether x may be left to the hGRU's fast form in torch operations; compilers and torch.func want the plain ones."""
-    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return x.device.type == "cpu" and autocast_dtype(x) is None and not transformed
+    """Whether x may be left to the hGRU's fast form in torch operations."""
+    return x.device.type == "cpu" and autocast_dtype(x) is None
 
 
 def _bind_hgru(cell: nn.Module, x: Tensor):
@@ -108,11 +118,15 @@ def _bind_hgru(cell: nn.Module, x: Tensor):
 def _bind_gala(cell: nn.Module, x: Tensor):
     narrowest = cell.gate_inhibition.channel_in.out_channels
     power_of_two = cell.channels & (cell.channels - 1) == 0 and narrowest & (narrowest - 1) == 0
-    if not power_of_two or narrowest < 16 or x.shape[2] * x.shape[3] > _MOST_PIXELS:
+    if not power_of_two or narrowest < 16 or cell.channels < 32 or x.shape[2] * x.shape[3] > _MOST_PIXELS:
+        return None
+    if cell.channels > _MOST_CHANNELS_OF_A_GROUP * cell.norm_inhibition.num_groups:
         return None
     from rfpn.layers.fast.gala import FastGALA
 
     half = autocast_dtype(x)
+    if narrowest * (half or x.dtype).itemsize > _MOST_GATE_BYTES:
+        return None
     # Triton's interpreter gets products of bfloat16 wrong
     if half is torch.bfloat16 and not x.is_cuda:
         return None

@@ -150,9 +150,11 @@ def _channels_last(x: Tensor) -> Tensor:
 
 def _weights(cell, half: torch.dtype) -> Weights:
     gate = cell.gate_inhibition
-    return Weights(
+    parts = (
         gate.channel_in.weight.flatten(1).to(half), gate.channel_in.bias, gate.channel_out.weight.flatten(1).to(half),
-        gate.spatial_in.bias, gate.spatial_out.weight[0].flatten(1).to(half).contiguous(), gate.bias, cell.gate_excitation.bias,
+        gate.spatial_in.bias, gate.spatial_out.weight[0].flatten(1).to(half), gate.bias, cell.gate_excitation.bias,
         cell.alpha.flatten(), cell.mu.flatten(), cell.norm_inhibition.weight, cell.norm_inhibition.bias,
-        cell.norm_excitation.weight, cell.norm_excitation.bias, cell.norm_inhibition.eps, cell.norm_inhibition.num_groups,
+        cell.norm_excitation.weight, cell.norm_excitation.bias,
     )
+    # kernels read them one after the other; what lies so already is no copy
+    return Weights(*(part.contiguous() for part in parts), cell.norm_inhibition.eps, cell.norm_inhibition.num_groups)

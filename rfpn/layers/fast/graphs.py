@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rfpn.fixed_point import relative_residual
-from rfpn.layers.fast import autocast_dtype
+from rfpn.layers.fast import autocast_dtype, computed_at_once
 from rfpn.layers.parts import as_made
 from rfpn.layers.plain import PlainForm
 
@@ -113,7 +113,7 @@ def run(layer: nn.Module, x: Tensor, steps: int) -> tuple[Tensor, Tensor] | None
 
 def usable(layer: nn.Module, x: Tensor) -> bool:
     """Whether a graph may run the layer on x: without grad, on CUDA, for RoIs that do not influence each other."""
-    if torch.jit.is_tracing() or torch.is_grad_enabled():
+    if torch.is_grad_enabled() or not computed_at_once(x):
         return False
     if not (layer.fast == "auto" and x.is_cuda and x.dim() == 4 and bucket(len(x))):
         return False

@@ -142,12 +142,13 @@ class Linearization(NamedTuple):
 
 
 def _weights(cell) -> Weights:
+    # kernels read them one after the other; what lies so already is no copy
     gates, norms = (cell.gate_inhibition, cell.gate_excitation), (cell.norm_inhibition, cell.norm_excitation)
     gamma = cell.kappa if cell.gamma is None else cell.gamma
     return Weights(
-        *(part for gate in gates for part in (gate.weight.detach().flatten(1), gate.bias.detach())),
-        *(scale.detach().flatten() for scale in (cell.alpha, cell.mu, cell.kappa, gamma, cell.omega)),
-        *(part.detach() for norm in norms for part in (norm.weight, norm.bias)),
+        *(part.detach().contiguous() for gate in gates for part in (gate.weight.flatten(1), gate.bias)),
+        *(scale.detach().flatten().contiguous() for scale in (cell.alpha, cell.mu, cell.kappa, gamma, cell.omega)),
+        *(part.detach().contiguous() for norm in norms for part in (norm.weight, norm.bias)),
         cell.norm_inhibition.eps,
         cell.form == "released",
     )

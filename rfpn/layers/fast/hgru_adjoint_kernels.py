@@ -285,7 +285,7 @@ def outer_kernel(
         if TANGENT:
             total += _outer_product(ta, tb, flat + offset, mask)
     row, column = tl.arange(0, CHANNELS)[:, None], tl.arange(0, CHANNELS)[None, :]
-    place = (tl.program_id(0) * channels + row) * channels + column
+    place = (tl.program_id(0).to(tl.int64) * channels + row) * channels + column
     tl.store(partial + place, total, mask=(row < channels) & (column < channels))
 
 

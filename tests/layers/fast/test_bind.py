@@ -6,9 +6,10 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils import parametrizations
 
-from rfpn.layers import HGRUCell, RecurrentLayer
+from rfpn.layers import GALAHGRUCell, HGRUCell, RecurrentLayer
 from rfpn.layers import fast as fast_package
 # imported before anything is patched, since they take names from the package
 from rfpn.layers.fast import gala as _gala_form
@@ -214,13 +215,30 @@ class _Variant(HGRUCell):
         (gala(), torch.rand(2, 64, 17, 16)),
         (gala(48), torch.rand(2, 48, 5, 5)),
         (gala(32), torch.rand(2, 32, 5, 5)),
+        (GALAHGRUCell(512), torch.rand(2, 512, 5, 5)),
+        (GALAHGRUCell(16, groups=8, gate_reduction=1), torch.rand(2, 16, 5, 5)),
+        (gala(128, groups=1), torch.rand(2, 128, 5, 5)),
         (gala(), torch.rand(2, 64, 5, 5).half()),
     ],
     ids=["subclass", "small kernel", "wide", "no samples", "no batch", "channels", "half drive", "device", "gala channels",
-         "many pixels", "no power of two", "narrow gate", "gala half drive"],
+         "many pixels", "no power of two", "narrow gate", "wide gate", "narrow", "wide groups", "gala half drive"],
 )  # fmt: skip
 def test_drives_and_cells_that_are_not_served(cell, drive):
     assert fast_package.bind(cell, drive) is None
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_what_is_not_computed_at_once_runs_plain(kind, monkeypatch):
+    drive, cell = torch.rand(DRIVES[kind]), CELLS[kind]()
+    bound = []
+    torch.func.grad(lambda x: bound.append(_bound(cell, kind, x)) or x.sum())(drive)
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        bound.append(_bound(cell, kind, fake.from_tensor(drive)))
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert bound == [False, False] and not _bound(cell, kind, drive)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    with torch.no_grad():
+        assert not graphs.usable(RecurrentLayer(cell, 2), drive.as_subclass(_OnCard))
 
 
 @pytest.mark.parametrize("dtype, served", [(torch.bfloat16, True), (torch.float16, False)])

@@ -32,11 +32,6 @@ def test_autocast_runs_plain():
         assert bind(hgru(kernel_size=11), X) is None
 
 
-def test_a_compiler_gets_the_plain_form(monkeypatch):
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert bind(hgru(kernel_size=11), X) is None
-
-
 def test_torch_func_gets_the_plain_form():
     layer = RecurrentLayer(hgru(kernel_size=11), 2, gradient="bptt")
     plain = RecurrentLayer(layer.cell, 2, gradient="bptt", fast="off")

@@ -89,12 +89,20 @@ def test_other_memory_formats(kind, device):
         assert_close(found[name], expected, 1e-4, name)
 
 
+def _spread(layer):
+    """The same weights, each number with a foreign one behind it in memory, as a checkpoint that is assigned may hold them."""
+    for parameter in layer.parameters():
+        parameter.data = torch.stack([parameter.data, torch.full_like(parameter.data, 9.0)], -1)[..., 0]
+    return layer
+
+
+@pytest.mark.parametrize("change", [lambda layer: layer.to(memory_format=torch.channels_last), _spread], ids=["last", "spread"])
 @pytest.mark.parametrize("kind", SHAPES)
-def test_weights_in_another_memory_format(kind, device):
+def test_weights_in_another_memory_format(kind, change, device):
     x, g = torch.rand(SHAPES[kind], device=device), torch.randn(SHAPES[kind], device=device)
     layer = RecurrentLayer(_cell(kind, device), 4, lipschitz=True, coefficient=0.0)
     output, wanted = _run(layer, x, g)
-    other, found = _run(layer.to(memory_format=torch.channels_last), x, g)
+    other, found = _run(change(layer), x, g)
     assert_close(other.hidden, output.hidden, 1e-6)
     for name, expected in wanted.items():
         assert_close(found[name], expected, 1e-4, name)
@@ -118,6 +126,18 @@ def test_weights_written_to_before_backward_are_told_of(gradient, kind, device):
         layer.cell.alpha.mul_(1.5)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         hidden.sum().backward()
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_weights_changed_between_two_steps_are_told_of(kind, device):
+    """Of some, the first step made copies."""
+    layer = RecurrentLayer(_cell(kind, device), 3)
+    with torch.no_grad():
+        steps = layer.unroll(torch.rand(SHAPES[kind], device=device), 3)
+        next(steps)
+        layer.cell.excitation.weight.mul_(-1)
+        with pytest.raises(RuntimeError, match="weights were changed between two steps"):
+            next(steps)
 
 
 @pytest.mark.parametrize("kind", SHAPES)
