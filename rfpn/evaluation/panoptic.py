@@ -182,22 +182,21 @@ def visible_segments(panoptic_seg: torch.Tensor, segments_info: list, name: str)
     Raises:
         ValueError: an id is below 1 (0 is void) or above 2²⁴ − 1, or a non-zero pixel's id is not listed.
     """
+    # The evaluator takes these apart, so the model's own dicts are left whole.
+    segments_info = [_plain(s) for s in segments_info]
     present = set(torch.unique(panoptic_seg).tolist())
     listed = {s["id"] for s in segments_info}
     if any(not 1 <= i <= MAX_ID for i in listed | present - {0}):
         raise ValueError(f"{name}: predicted segment ids must lie in [1, {MAX_ID}]")
     if present - listed - {0}:
         raise ValueError(f"{name}: predicted pixels carry unlisted ids {sorted(present - listed - {0})[:5]}")
-    # The evaluator takes these apart, so the model's own dicts are left whole.
-    return [_plain(s) for s in segments_info if s["id"] in present]
+    return [s for s in segments_info if s["id"] in present]
 
 
 def _plain(segment: dict) -> dict:
     """A copy with Python's own numbers: Detectron2 takes an ``isthing`` of 1, or of NumPy, for stuff."""
-    plain = {name: value.item() if hasattr(value, "item") else value for name, value in segment.items()}
-    if plain.get("isthing") is not None:
-        plain["isthing"] = bool(plain["isthing"])
-    return plain
+    kinds = {"id": int, "category_id": int, "isthing": bool}
+    return {name: kinds[name](value) if name in kinds and value is not None else value for name, value in segment.items()}
 
 
 def _without_things(panoptic_seg: torch.Tensor, segments_info: list) -> tuple:

@@ -72,8 +72,8 @@ def version(tensor: Tensor) -> int | None:
 
 
 def changed(tensor: Tensor, before: int | None) -> bool:
-    """Whether a tensor was changed in place since :func:`version` gave ``before``; False for None."""
-    return before is not None and tensor._version != before
+    """Whether a tensor was changed in place since :func:`version` gave ``before``; False where either counts nothing."""
+    return before is not None and version(tensor) not in (None, before)
 
 
 def check_sizes(name: str, channels: int, kernel_size: int) -> None:

@@ -125,7 +125,7 @@ def test_a_category_that_the_set_lacks_is_named(tiny, segment, known):
 
 def test_segments_may_bear_the_ids_of_the_json(tiny):
     scores = []
-    numbers = {"category_id": torch.tensor(1), "isthing": np.bool_(False)}
+    numbers = {"id": torch.tensor(1), "category_id": torch.tensor(1), "isthing": np.bool_(False), "bbox": np.zeros(4)}
     for segment in ({"category_id": 1, "isthing": False}, {"category_id": 40}, numbers):
         evaluator = PanopticEvaluator(tiny)
         evaluator.reset()

@@ -12,7 +12,9 @@ import os
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from rfpn.layers.parts import as_made
 
@@ -86,7 +88,9 @@ def computed_at_once(x: Tensor) -> bool:
 
     For those, operations must be torch's own, and autograd functions must have more than fast forms' have.
     """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or isinstance(x, FakeTensor):
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or get_proxy_mode() is not None:
+        return False
+    if isinstance(x, (FakeTensor, FunctionalTensor)):
         return False
     return forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active()
 

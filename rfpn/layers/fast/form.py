@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rfpn.fixed_point import NeumannSum, neumann_series, probe_vector
-from rfpn.layers.checks import version
+from rfpn.layers.checks import changed, version
 from rfpn.layers.plain import RecordedStep
 
 
@@ -30,22 +30,19 @@ class FastForm:
 
     def __init__(self, cell: torch.nn.Module):
         self.parameters = dict(cell.named_parameters())
-        self._versions = self._count_writes()
+        self._versions = [version(parameter) for parameter in self.parameters.values()]
 
     def step(self, x: Tensor, h: Tensor) -> Tensor:
         """The next state, recorded by autograd where it is on. ValueError for a state of another shape than x's."""
         # kernels would read beyond the end of a smaller one
         if h.shape != x.shape:
             raise ValueError(f"a state like the drive is needed, {tuple(x.shape)}, got {tuple(h.shape)}")
-        # some weights were copied at the first step
-        if self._count_writes() != self._versions:
+        # some weights were copied at the first step; what fused optimizers and .data write is counted by nobody
+        if any(map(changed, self.parameters.values(), self._versions)):
             raise RuntimeError("weights were changed between two steps: begin anew from the last state, or use fast='off'")
         if not torch.is_grad_enabled():
             return self.iterate(x, h, 1)
         return self.recorded.apply(self, None, x, h, None, *self.parameters.values())[0]
-
-    def _count_writes(self) -> list[int | None]:
-        return [version(parameter) for parameter in self.parameters.values()]
 
     def record(self, x: Tensor, previous: Tensor, probe: str | None) -> RecordedStep:
         """One step from ``previous`` with its Jacobian; see :meth:`rfpn.layers.plain.PlainForm.record`."""

@@ -37,6 +37,13 @@ def _shaken(cell, size):
     return cell
 
 
+def spread(module):
+    """The same weights, each number with a foreign one behind it in memory, as a checkpoint that is assigned may hold them."""
+    for parameter in module.parameters():
+        parameter.data = torch.stack([parameter.data, torch.full_like(parameter.data, 9.0)], -1)[..., 0]
+    return module
+
+
 def relative_error(value, reference) -> float:
     value, reference = value.detach().double().cpu(), reference.detach().double().cpu()
     return float((value - reference).norm() / reference.norm().clamp(min=1e-30))

@@ -41,6 +41,14 @@ def test_torch_func_gets_the_plain_form():
     assert_close(value, layer(X).hidden, 1e-5)
 
 
+def test_a_compiled_step_of_a_form_that_was_made_before():
+    cell = hgru(kernel_size=11)
+    form, h = bind(cell, X), torch.zeros_like(X)
+    torch.compiler.reset()
+    with torch.no_grad():
+        assert_close(torch.compile(form.step, backend="eager")(X, h), form.step(X, h), 1e-6)
+
+
 @pytest.mark.parametrize("gradient", ["bptt", "rbp"])
 def test_same_training_step(gradient):
     found = []

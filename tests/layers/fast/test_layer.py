@@ -7,7 +7,7 @@ from rfpn.layers import HGRUCell, RecurrentLayer
 from rfpn.layers import fast as fast_package
 from rfpn.layers.fast.gala import FastGALA
 from rfpn.layers.fast.hgru import FastHGRU
-from tests.layers.fast.fast_problems import DEVICES, assert_close, gala, hgru, interprets
+from tests.layers.fast.fast_problems import DEVICES, assert_close, gala, hgru, interprets, spread
 
 METHODS = {
     "bptt": {"gradient": "bptt"},
@@ -89,14 +89,7 @@ def test_other_memory_formats(kind, device):
         assert_close(found[name], expected, 1e-4, name)
 
 
-def _spread(layer):
-    """The same weights, each number with a foreign one behind it in memory, as a checkpoint that is assigned may hold them."""
-    for parameter in layer.parameters():
-        parameter.data = torch.stack([parameter.data, torch.full_like(parameter.data, 9.0)], -1)[..., 0]
-    return layer
-
-
-@pytest.mark.parametrize("change", [lambda layer: layer.to(memory_format=torch.channels_last), _spread], ids=["last", "spread"])
+@pytest.mark.parametrize("change", [lambda layer: layer.to(memory_format=torch.channels_last), spread], ids=["last", "spread"])
 @pytest.mark.parametrize("kind", SHAPES)
 def test_weights_in_another_memory_format(kind, change, device):
     x, g = torch.rand(SHAPES[kind], device=device), torch.randn(SHAPES[kind], device=device)
