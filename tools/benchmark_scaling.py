@@ -44,7 +44,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def train(arguments: argparse.Namespace, processes: int) -> dict[str, Series]:
-    """Iterations and values by scalar of a run. Raises SystemExit with the end of its output where it fails."""
+    """Iterations and values by scalar of a run. Raises SystemExit with its error, or the end of its output, where it fails."""
     with tempfile.TemporaryDirectory() as folder:
         options = {
             "SOLVER.REFERENCE_WORLD_SIZE": 0,
@@ -60,7 +60,9 @@ def train(arguments: argparse.Namespace, processes: int) -> dict[str, Series]:
         command = [*torchrun, LAUNCHER, "--config-file", arguments.config_file, *words]
         run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if run.returncode:
-            sys.exit(f"the run on {processes} ended with status {run.returncode}:\n{run.stdout[-2000:]}")
+            # torchrun's own words come after those of the program
+            said = [line for line in run.stdout.splitlines() if line.startswith("error: ")]
+            sys.exit(f"the run on {processes} ended with status {run.returncode}: {said[0] if said else run.stdout[-2000:]}")
         return read_log(f"{folder}/metrics.json")
 
 

@@ -36,7 +36,8 @@ def test_one_and_two_processes_and_a_run_that_fails(tmp_path, monkeypatch, capfd
     assert two["linear"] == pytest.approx(one["milliseconds"] / two["milliseconds"])
     assert len(capfd.readouterr().out.splitlines()) == 4
 
-    with pytest.raises(SystemExit, match="(?s)the run on 1 ended with status [12].*MODEL.WEIGHTS .*none.pth does not exist"):
+    words = "^the run on 1 ended with status [12]: error: MODEL.WEIGHTS .*none.pth does not exist$"
+    with pytest.raises(SystemExit, match=words):
         _run(monkeypatch, *counts, "MODEL.WEIGHTS", tmp_path / "none.pth")
 
 
