@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import errno
 import fcntl
 import json
 import math
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import Iterator, Sequence
 
 import numpy as np
+
+# of a write to a disk, or a quota, that is full
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 def datasets_root() -> str:

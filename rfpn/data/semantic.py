@@ -4,7 +4,6 @@ Numbering is that of Detectron2's "separated" form: semantic id 0 things, 1..n_s
 255 void. A file is written under a temporary name and renamed, so that an interrupted run leaves no half file.
 """
 
-import errno
 import os
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -23,7 +22,7 @@ from rfpn.data.annotations import (
     read_panoptic_json,
     split_categories,
 )
-from rfpn.data.files import locked, whole_file, write_json
+from rfpn.data.files import FULL_DISK, locked, whole_file, write_json
 from rfpn.data.images import read_image, read_label_map
 from rfpn.data.panoptic_png import index_segments, read_panoptic_png
 from rfpn.data.workers import worker_pool
@@ -136,7 +135,7 @@ def prepare_picture(pair: tuple, split: Split, categories: Categories, stamp: di
             written = _write_label_map(target, semantic_map(index, segments, categories), split.sem_seg_root, stamp)
         except OSError as error:
             # that of a folder or a disk is one for all pictures
-            if error.errno in (*stamps.READ_ONLY, errno.ENOSPC, errno.EDQUOT):
+            if error.errno in (*stamps.READ_ONLY, *FULL_DISK):
                 raise
             problems.append(f"image {image['id']}: {error}")
     return PictureResult(problems, instances, written)

@@ -14,7 +14,7 @@ from detectron2.config import CfgNode
 from detectron2.utils.file_io import PathManager
 from torch import Tensor, nn
 
-from rfpn.data.files import first_few
+from rfpn.data.files import FULL_DISK, first_few
 from rfpn.engine.convert import is_released
 from rfpn.engine.safe_pickle import load_arrays, load_tensors
 
@@ -203,7 +203,7 @@ def name_full_disk(folder: str):
         missing = os.fsdecode(error.filename or "") if error.errno == errno.ENOENT else ""
         if missing.startswith(os.path.join(folder, "")) and not os.path.isdir(folder):
             raise FileNotFoundError(f"OUTPUT_DIR {os.path.abspath(folder)} is gone") from error
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in FULL_DISK:
             raise
         # a write to a file that is open fails without its name
         place = error.filename or f"OUTPUT_DIR {os.path.abspath(folder)}"

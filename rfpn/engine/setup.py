@@ -99,9 +99,8 @@ def _kept_record(folder: str, evaluating: bool):
         if os.path.isfile(path) and not os.path.isfile(kept):
             with whole_file(kept) as temporary:
                 shutil.copyfile(path, temporary)
-        # of a file that does not stay
         logger = logging.getLogger("detectron2")
-        logger.addFilter(_is_no_place)
+        logger.addFilter(_tells_no_place)
         try:
             yield
             if evaluating:
@@ -109,14 +108,15 @@ def _kept_record(folder: str, evaluating: bool):
                 os.replace(path, record)
                 logger.info("settings of this evaluation: %s", record)
         finally:
-            logger.removeFilter(_is_no_place)
+            logger.removeFilter(_tells_no_place)
             if os.path.isfile(kept):
                 os.replace(kept, path)
             elif not evaluating:
                 Path(path).unlink(missing_ok=True)
 
 
-def _is_no_place(record: logging.LogRecord) -> bool:
+def _tells_no_place(record: logging.LogRecord) -> bool:
+    """All but Detectron2's line on where it saved the configuration: that file does not stay."""
     return not record.getMessage().startswith("Full config saved to")
 
 
