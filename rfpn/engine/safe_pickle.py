@@ -9,6 +9,7 @@ import errno
 import io
 import os
 import pickle
+import struct
 
 import numpy as np
 import torch
@@ -105,6 +106,16 @@ class _ArrayUnpickler(pickle._Unpickler):
             raise pickle.UnpicklingError(f"the state of a {type(self.stack[-1]).__name__}")
 
     dispatch[pickle.BUILD[0]] = load_build
+
+    def load_bytearray8(self):
+        """Read a bytearray; the parent's makes it first, as long as the file says, and fills it with zeros."""
+        (length,) = struct.unpack("<Q", self.read(8))
+        data = self.read(length)
+        if len(data) < length:
+            raise pickle.UnpicklingError(f"a bytearray of {length} bytes of which {len(data)} are there")
+        self.append(bytearray(data))
+
+    dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
 
 
 def load_arrays(path: str):

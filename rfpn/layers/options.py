@@ -38,7 +38,11 @@ RULES = {
 }
 
 
-def check_options(options: dict, spell: Callable[[str], str] = "RecurrentLayer {}".format) -> None:
+def _argument(name: str) -> str:
+    return f"RecurrentLayer {name}"
+
+
+def check_options(options: dict, spell: Callable[[str], str] = _argument) -> None:
     """Check all arguments of RecurrentLayer that have a rule.
 
     Args:

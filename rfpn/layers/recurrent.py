@@ -222,6 +222,8 @@ class RecurrentLayer(nn.Module):
         # not the search's: where samples influence each other, the step of all is another than each one's best
         return self._output(state, penalty, found.steps, relative_residual(state, previous))
 
+    # stopping depends on values, on which compilers break off anyway; that of PyTorch 2.11 loses the result there
+    @torch._disable_dynamo
     def _search(self, form, x: Tensor, start: Tensor, steps: int) -> FixedPoint:
         if self.solver == "anderson":
             found = anderson(form.step, x, start, steps, self.tolerance())

@@ -102,7 +102,9 @@ class Wrapped(torch.nn.Module):
         self.head, self.count, self.spoil = head, count, spoil
 
     def forward(self, index):
-        losses = self.head(*batch(comm.get_rank(), self.count(index), seed=index))
+        features, (instances,) = batch(comm.get_rank(), self.count(index), seed=index)
+        place = next(self.head.parameters()).device
+        losses = self.head(features.to(place), [instances.to(place)])
         if self.spoil == (comm.get_rank(), index):
             losses["loss_lipschitz"] = losses["loss_lipschitz"] * float("nan")
         return losses

@@ -25,6 +25,7 @@ def test_one_and_two_processes_and_a_run_that_fails(tmp_path, monkeypatch, capfd
     write_split(str(tmp_path / "pathfinder"), settings, "train", 8, progress=False)
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # of the runs: a machine may have one GPU
     output, small = tmp_path / "scaling.json", ["MODEL.RECURRENT.STEPS", 2, "MODEL.RECURRENT.NEUMANN_TERMS", 1]
     counts = ["--processes", 1, 2, "--iterations", 60, "--output", output]
     _run(monkeypatch, *counts, *small)

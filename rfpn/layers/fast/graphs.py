@@ -3,9 +3,11 @@
 A graph holds all T steps and what a fast form prepares from the weights, so that a replay reads their present values.
 """
 
+import gc
 import logging
 import threading
 from collections import OrderedDict
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Callable, NamedTuple
 from weakref import WeakKeyDictionary
@@ -165,11 +167,42 @@ def _capture(layer: nn.Module, x: Tensor, steps: int, pool) -> Captured | None:
             # Triton compiles and cuDNN plans outside the capture
             _steps(layer, drive, steps)
             _steps(layer, drive, steps)
-            # other threads may use the card meanwhile, as those that load data do
-            with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
+            with _capturing(graph, pool or torch.cuda.graph_pool_handle(), stream):
                 state, residual = _steps(layer, drive, steps)
         torch.cuda.current_stream().wait_stream(stream)
     return Captured(graph, drive, state, residual)
+
+
+@contextmanager
+def _capturing(graph: torch.cuda.CUDAGraph, pool: tuple, stream: torch.cuda.Stream):
+    """Capture into ``graph``, on the current device; after a RuntimeError the device is as usable as before."""
+    # a graph that ends as garbage meanwhile would break this capture
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        # other threads may use the card meanwhile, as those that load data do
+        with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
+            yield
+    except RuntimeError:
+        _clear_up(graph, pool, stream)
+        raise
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _clear_up(graph: torch.cuda.CUDAGraph, pool: tuple, stream: torch.cuda.Stream) -> None:
+    """End what torch leaves as if in capture where CUDA refuses a capture's end: its allocator, its random generator."""
+    # RuntimeError: torch did end it; AttributeError: older versions have other names
+    with suppress(RuntimeError, AttributeError):
+        graph.reset()
+        torch._C._cuda_endAllocateToPool(stream.device_index, pool)
+        torch._C._cuda_releasePool(stream.device_index, pool)
+    # the generator leaves a capture only with the end of one
+    with suppress(RuntimeError):
+        one = torch.zeros(1, device=stream.device)
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream, capture_error_mode="thread_local"):
+            one.zero_()
 
 
 @lru_cache(maxsize=None)

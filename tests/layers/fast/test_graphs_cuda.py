@@ -44,6 +44,11 @@ def _stepwise(layer, x, monkeypatch):
         return layer(x)
 
 
+def _strides(t):
+    """Strides of axes longer than 1: others mean nothing."""
+    return [stride for size, stride in zip(t.shape, t.stride()) if size > 1]
+
+
 @pytest.mark.parametrize("gradient", ["rbp", "bptt"])
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
 def test_cuda_graph_equals_single_steps(half, gradient, monkeypatch, captures):
@@ -57,7 +62,7 @@ def test_cuda_graph_equals_single_steps(half, gradient, monkeypatch, captures):
             tolerance = 1e-2 if half else 1e-5 if padded else 1e-6
             assert_close(found.hidden, wanted.hidden, tolerance, f"hidden of {rois}")
             assert_close(found.residual, wanted.residual, 5e-2 if half else 1e-3, f"residual of {rois}")
-            assert found.hidden.stride() == wanted.hidden.stride() and found.hidden.dtype == wanted.hidden.dtype
+            assert _strides(found.hidden) == _strides(wanted.hidden) and found.hidden.dtype == wanted.hidden.dtype
             assert torch.equal(found.steps, wanted.steps) and found.penalty == 0
     assert len(captures) == 4 and not graphs._graphs[layer.cell].failed
 
@@ -182,19 +187,55 @@ def test_cuda_runs_step_by_step_where_no_graph_serves(captures):
     assert not captures
 
 
-def test_cuda_capture_that_fails_leaves_the_steps_working(monkeypatch, caplog):
+def test_cuda_capture_outlasts_garbage_that_holds_a_graph(monkeypatch):
+    other, layer, x, steps = _layer(), _layer(), _drive(7), graphs._steps
+    with torch.no_grad():
+        other(x)
+    held = [graphs._graphs.pop(other.cell)]
+    kept = weakref.ref(held[0])
+
+    def littering(*args):
+        if torch.cuda.is_current_stream_capturing():
+            cycle = [held.pop()]
+            cycle.append(cycle)
+            del cycle
+            # more than any threshold of the collector
+            [[] for _ in range(2 * gc.get_threshold()[0])]
+        return steps(*args)
+
+    monkeypatch.setattr(graphs, "_steps", littering)
+    with torch.no_grad():
+        hidden = layer(x).hidden
+    assert not held and gc.isenabled() and not graphs._graphs[layer.cell].failed
+    assert_close(hidden, _stepwise(layer, x, monkeypatch).hidden, 1e-5)
+    gc.collect()
+    assert kept() is None
+
+
+@pytest.mark.parametrize("invalid", [False, True], ids=["raised", "invalid"])
+def test_cuda_capture_that_fails_leaves_the_steps_working(invalid, monkeypatch, caplog):
     layer, x, steps = _layer(), _drive(7), graphs._steps
 
     def failing(*args):
         if torch.cuda.is_current_stream_capturing():
+            if invalid:
+                # CUDA then refuses the capture's end, too
+                args[1].sum().item()
             raise RuntimeError("cannot be captured")
         return steps(*args)
 
-    monkeypatch.setattr(graphs, "_steps", failing)
-    stream = torch.cuda.current_stream()
-    with torch.no_grad():
+    with torch.no_grad(), monkeypatch.context() as patch:
+        patch.setattr(graphs, "_steps", failing)
+        stream = torch.cuda.current_stream()
         found = [layer(x).hidden for _ in range(2)]
     assert torch.cuda.current_stream() == stream and not torch.cuda.is_current_stream_capturing()
     for hidden in found:
         assert_close(hidden, _stepwise(layer, x, monkeypatch).hidden, 1e-6)
     assert sum("No CUDA graph" in message for message in caplog.messages) == 1
+    # random numbers and other cells' captures work on
+    assert torch.equal(_drive(7), x) and gc.isenabled()
+    other = _layer()
+    with torch.no_grad():
+        found = other(x).hidden
+    assert all(graphs._graphs[other.cell].graphs.values()) and not graphs._graphs[other.cell].failed
+    assert_close(found, _stepwise(other, x, monkeypatch).hidden, 1e-5)
