@@ -57,7 +57,8 @@ def commands(text: str) -> list[list[str]]:
     lines = [line.strip() for block in blocks + indented for line in block.replace("\\\n", " ").splitlines()]
     lines += [span.strip() for span in spans(text)]
     starts = re.compile(r"([A-Z_]+=\S* +)*((\S*/)?python3?|torchrun|srun|make) ")
-    return [shlex.split(line, comments=True) for line in lines if starts.match(line + " ")]
+    # what runs in the background takes the same words
+    return [shlex.split(line.removesuffix(" &"), comments=True) for line in lines if starts.match(line + " ")]
 
 
 def program_calls(text: str) -> list[list[str]]:
