@@ -7,19 +7,18 @@ import os
 import subprocess
 import sys
 import time
-from datetime import timedelta
 from typing import Callable, NamedTuple
 
 import torch
 import torch.distributed as dist
 from detectron2.engine import default_argument_parser
 from detectron2.engine import launch as spawn
+from detectron2.engine.launch import DEFAULT_TIMEOUT as TIMEOUT
 from detectron2.utils import comm
 from torch.multiprocessing import ProcessExitedException
 
 from rfpn.engine.setup import load_cfg
 
-TIMEOUT = timedelta(minutes=10)
 # Seconds for gloo's threads to let go of the last tensors, for which they need Python: with torch 2.6, one that asks for
 # it once Python exits aborts the process, and one that asks while its group is being destroyed waits for ever.
 _GLOO_ENDS = 0.5
@@ -101,6 +100,11 @@ def check_gpus(args) -> None:
             f"--num-gpus {args.num_gpus} must be 0 or more, and --machine-rank {args.machine_rank} one of --num-machines "
             f"{args.num_machines}, counted from 0"
         )
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1 and args.num_gpus * args.num_machines <= 1:
+        raise ValueError(
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']} without LOCAL_RANK: start the processes with torchrun, or give "
+            "--num-machines, --machine-rank and --num-gpus"
+        )
     if args.num_machines > 1 and args.num_gpus == 0:
         remedy = "for CPU processes use torchrun --nnodes"
         raise ValueError(f"--num-machines is for GPUs, of which --num-gpus 0 asks for none; {remedy}")
@@ -127,7 +131,9 @@ def find_place(environment) -> Place | None:
         return Place(rank, world_size, local_rank, local_size, "env://")
     # those of the step: a batch script without srun has the job's, but is one process
     if int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1 and "SLURM_PROCID" in environment:
-        port = 20000 + int(environment.get("SLURM_JOB_ID", 0)) % 20000
+        # steps of a job may share a machine, and jobs whose numbers follow each other
+        step = 101 * int(environment.get("SLURM_JOB_ID", 0)) + int(environment.get("SLURM_STEP_ID", 0))
+        port = int(environment.get("MASTER_PORT", 20000 + step % 20000))
         return Place(
             int(environment["SLURM_PROCID"]),
             int(environment["SLURM_STEP_NUM_TASKS"]),
@@ -151,7 +157,28 @@ def _first_host(environment) -> str:
     nodes = environment["SLURM_STEP_NODELIST"]
     if "[" not in nodes:
         return nodes.split(",")[0]
-    return subprocess.check_output(["scontrol", "show", "hostnames", nodes], text=True).split()[0]
+    try:
+        return subprocess.check_output(["scontrol", "show", "hostnames", nodes], text=True).split()[0]
+    except (OSError, subprocess.CalledProcessError):
+        raise ValueError(f"scontrol does not tell the first machine of {nodes}: set MASTER_ADDR to its name") from None
+
+
+def _told(place: Place) -> tuple:
+    """What a process tells the others: its job, how many there are on its machine, whether its rank is in order there."""
+    # under torchrun they may well be of several steps
+    job = None if place.url == "env://" else tuple(map(os.environ.get, ("SLURM_JOB_ID", "SLURM_STEP_ID")))
+    return job, place.local_size, place.rank % place.local_size == place.local_rank
+
+
+def _check_others(place: Place, everyone: list[tuple]) -> None:
+    """Raise ValueError, in all processes, where some are of another job or machines have unequal numbers of them."""
+    if len({job for job, _, _ in everyone}) > 1:
+        raise ValueError(f"processes of several jobs have met at {place.url}: give each job a MASTER_PORT of its own")
+    if len(set(everyone)) > 1 or not everyone[0][-1]:
+        raise ValueError(
+            "every machine must have as many processes, with ranks that follow each other (torchrun --nproc-per-node, "
+            f"srun --distribution=block); rank {place.rank} is process {place.local_rank} of {place.local_size} on its machine"
+        )
 
 
 def _leave() -> None:
@@ -171,6 +198,9 @@ def _join(place: Place, args) -> None:
     # not both at once ("cpu:gloo,cuda:nccl"): Detectron2 0.6 gathers objects through one of the two
     backend = "nccl" if gpus else "gloo"
     dist.init_process_group(backend, place.url, timeout=TIMEOUT, world_size=place.world_size, rank=place.rank)
+    everyone = [None] * place.world_size
+    dist.all_gather_object(everyone, _told(place))
+    _check_others(place, everyone)
     if hasattr(comm, "create_local_process_group"):
         comm.create_local_process_group(place.local_size)
         return

@@ -34,6 +34,8 @@ def build_optimizer(cfg: CfgNode, model: nn.Module) -> torch.optim.Optimizer:
     else:
         # one kernel for all parameters: a tenth of a small model's step on a CPU otherwise
         options = {"fused": True}
+        # as newer versions of PyTorch do, so that a checkpoint of PyTorch 2.6 tells Adam from AdamW too
+        groups = [{**group, "decoupled_weight_decay": solver.OPTIMIZER == "AdamW"} for group in groups]
     return optimizer(groups, lr=solver.BASE_LR, weight_decay=solver.WEIGHT_DECAY, **options)
 
 

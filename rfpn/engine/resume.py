@@ -36,22 +36,25 @@ def record_in_force(written: CfgNode, cfg: CfgNode, kept: dict) -> CfgNode:
     return record
 
 
-def scaling_conflict(before: int, now: int, kept: dict, cfg: CfgNode) -> str | None:
-    """What forbids to resume a run that was scaled to another number of processes, with the remedy; None where nothing does.
+def scaling_conflict(state: dict, written: CfgNode, cfg: CfgNode) -> str | None:
+    """What forbids to resume a run whose batch size, rate and schedule were scaled otherwise, with the remedy, or None.
 
     Args:
-        before, now: processes that batch size, rate and schedule were scaled to, 0 where they are as written.
-        kept: as in :func:`record_in_force`, {} for a checkpoint of an older version.
+        state: of the checkpoint's trainer. Those of older versions lack some of it, which is taken to be the same.
+        written, cfg: as in :func:`record_in_force`.
     """
-    own = settings_in_force(cfg)
+    own, kept = settings_in_force(cfg), state.get("in_force", {})
+    before, now = state.get("scaled_to", 0), cfg.SOLVER.REFERENCE_WORLD_SIZE
     remedy = "set SOLVER.REFERENCE_WORLD_SIZE 0 and the values in its log"
     if before and now and before != now:
         scaled = f"its batch size and schedule were scaled to {before} processes and would be to {now}"
         return f"{scaled}; take {before} processes, or {remedy}"
-    if before == now or all(kept.get(key, own[key]) == own[key] for key in _SCALED):
+    reference = written.SOLVER.REFERENCE_WORLD_SIZE
+    alike = before == now and state.get("reference", reference) == reference
+    if alike or all(kept.get(key, own[key]) == own[key] for key in _SCALED):
         return None
     had, would = (" and ".join(f"{key} {values[key]}" for key in _SCALED) for values in (kept, own))
-    return f"it was trained with {had}, and SOLVER.REFERENCE_WORLD_SIZE {now} would make that {would}; {remedy}"
+    return f"it was trained with {had}, and SOLVER.REFERENCE_WORLD_SIZE {reference} would make that {would}; {remedy}"
 
 
 def trained_names(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:

@@ -71,6 +71,7 @@ _RULES = {
     "SOLVER.WEIGHT_DECAY": _NUMBER,
     "SOLVER.WEIGHT_DECAY_NORM": _NUMBER,
     "TEST.LOG_IMAGES": Range(0, 10_000, whole=True),
+    "TEST.PRECISE_BN.NUM_ITER": COUNT,
     "TEST.PQ_WORKERS": Range(1, 1024, whole=True),
 }
 # what serves none of the models here

@@ -79,7 +79,8 @@ def changed_keys(cfg: CfgNode) -> tuple[list[str], list[str]]:
         return [], []
     changes = {key: f"{key} {old[key]} -> {new[key]}" for key in new if key in old and old[key] != new[key]}
     learnt = [key for key in changes if key.startswith(_LEARNT) and "TEST" not in key and key not in _OF_A_MACHINE]
-    restored = [key for key in RESTORED if key in changes]
+    # a negative SEED asks for none
+    restored = [key for key in RESTORED if key in changes and not (key == "SEED" and new[key] < 0)]
     # then the trainer sees to it that the rate in force is the same
     if "SOLVER.REFERENCE_WORLD_SIZE" in changes and "SOLVER.BASE_LR" in restored:
         restored.remove("SOLVER.BASE_LR")

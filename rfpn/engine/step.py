@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import time
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from rfpn.data.batches import seed_everything, seed_of
+from rfpn.engine.proposals import finite_proposals
 from rfpn.layers import RecurrentLayer
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -126,7 +128,10 @@ class TrainStep(SimpleTrainer):
         with contextlib.ExitStack() as stack:
             if self.amp_dtype is not None:
                 stack.enter_context(torch.autocast(self._device(), self.amp_dtype))
-            return {key: value / self.accumulate for key, value in self.model(data).items()}
+            with finite_proposals() as left_out:
+                losses = {key: value / self.accumulate for key, value in self.model(data).items()}
+        # so that this step is a bad one on all processes: the losses may not have met what was left out
+        return {key: value * math.nan if left_out and "rpn" in key else value for key, value in losses.items()}
 
     def _device(self) -> str:
         return next(self.model.parameters()).device.type

@@ -19,6 +19,7 @@ from rfpn.engine.checkpoint import Checkpointer, cut_log, of_a_part
 from rfpn.engine.freeze import train_only
 from rfpn.engine.hooks import PreciseBN, ProcessStatistics, RecurrentDiagnostics
 from rfpn.engine.image_hook import PredictionImages
+from rfpn.engine.loader import run_seed, train_loader
 from rfpn.engine.optimizer import build_optimizer
 from rfpn.engine.resume import has_shapes, record_in_force, same_kind, scaling_conflict, settings_in_force, trained_names
 from rfpn.engine.rules import check_scaling, check_values, verify_expected_results
@@ -26,7 +27,7 @@ from rfpn.engine.step import TrainStep
 from rfpn.evaluation import build_evaluator
 from rfpn.layers import RecurrentLayer
 from rfpn.modeling.build import model_errors
-from rfpn.modeling.norms import check_device, check_norms
+from rfpn.modeling.norms import check_device, check_norms, widen_statistics
 
 _ANEW = "start anew with MODEL.WEIGHTS set to it, without --resume"
 
@@ -60,11 +61,12 @@ class Trainer(DefaultTrainer):
         if cfg.SOLVER.TRAIN_ONLY:
             train_only(model, cfg.SOLVER.TRAIN_ONLY)
         check_device(model, cfg)
+        widen_statistics(model)
         optimizer = self.build_optimizer(cfg, model)
         self._trained = trained_names(model, optimizer)
-        self.seed = _seed(cfg)
+        self.seed = run_seed(cfg)
         self.samples = self._finished = 0
-        loader = _build_loader(self, cfg)
+        loader = train_loader(self, cfg)
         devices = {} if cfg.MODEL.DEVICE.startswith("cuda") else {"device_ids": None}
         model = create_ddp_model(model, broadcast_buffers=False, **devices)
         self._trainer = TrainStep(
@@ -81,7 +83,8 @@ class Trainer(DefaultTrainer):
         self.start_iter = 0
         self.max_iter = cfg.SOLVER.MAX_ITER
         self.cfg = cfg
-        self._in_force = settings_in_force(cfg)
+        # with the seed that was drawn
+        self._in_force = {**settings_in_force(cfg), "SEED": self.seed}
         self.register_hooks(self.build_hooks())
 
     def build_hooks(self) -> list:
@@ -158,13 +161,25 @@ class Trainer(DefaultTrainer):
         self._finished = self.iter + 1
         self.samples += self.cfg.SOLVER.IMS_PER_BATCH * self.cfg.SOLVER.ACCUMULATE
 
+    def after_step(self) -> None:
+        """As Detectron2's; pictures of VIS_PERIOD and histograms are let go of where no writer takes them."""
+        super().after_step()
+        if not comm.is_main_process():
+            self.storage.clear_images()
+            self.storage.clear_histograms()
+
     def after_train(self) -> None:
         """As Detectron2's, whose count is one too high where no iteration was left to do; a run that failed is not scored."""
         self.iter = min(self.iter, self.max_iter)
         if self.iter < self.max_iter:
             # to hooks, a run that failed in its last iteration is done
             self.max_iter = math.inf
-        super().after_train()
+        try:
+            super().after_train()
+        except Exception:
+            # Detectron2 logs those of the loop alone
+            logging.getLogger("rfpn").exception("Exception after training:")
+            raise
 
     def state_dict(self) -> dict:
         """All that a run needs to go on, beside the model."""
@@ -179,6 +194,7 @@ class Trainer(DefaultTrainer):
             "trained": self._trained,
             "scaled_to": self.cfg.SOLVER.REFERENCE_WORLD_SIZE,
             "in_force": self._in_force,
+            "reference": self._written.SOLVER.REFERENCE_WORLD_SIZE,
         }
 
     def load_state_dict(self, state_dict: dict) -> None:
@@ -202,8 +218,7 @@ class Trainer(DefaultTrainer):
         self._check_model()
         if state_dict.get("trained", self._trained) != self._trained or not has_shapes(saved, optimizer):
             self._refuse(other)
-        kept = state_dict.get("in_force", {})
-        conflict = scaling_conflict(state_dict.get("scaled_to", 0), self.cfg.SOLVER.REFERENCE_WORLD_SIZE, kept, self.cfg)
+        conflict = scaling_conflict(state_dict, self._written, self.cfg)
         if conflict:
             self._refuse(conflict, "")
         for group, own in zip(saved["param_groups"], optimizer.param_groups):
@@ -218,7 +233,9 @@ class Trainer(DefaultTrainer):
             for group, rate in zip(optimizer.param_groups, self.scheduler.get_lr()):
                 group["lr"] = rate
         # {} remains {}: what an older version had in force is not known
-        self._in_force = kept and {**kept, "SOLVER.IMS_PER_BATCH": self.cfg.SOLVER.IMS_PER_BATCH}
+        now = {"SEED": state_dict["seed"], "SOLVER.IMS_PER_BATCH": self.cfg.SOLVER.IMS_PER_BATCH}
+        kept = state_dict.get("in_force", {})
+        self._in_force = kept and {**kept, **now}
         self.seed = self._trainer.seed = state_dict["seed"]
         self.data_loader.batch_sampler.seek(self.seed, state_dict["samples"])
         self.samples = self.data_loader.batch_sampler.samples
@@ -250,7 +267,7 @@ class Trainer(DefaultTrainer):
         One of a subclass takes the same arguments, and its ``batch_sampler`` is one like
         :class:`rfpn.data.batches.PositionedBatches`: ``seek(seed, samples)`` sends it to a position, ``samples`` is that.
         """
-        return build_train_loader(cfg, _seed(cfg) if seed is None else seed)
+        return build_train_loader(cfg, run_seed(cfg) if seed is None else seed)
 
     @classmethod
     def build_test_loader(cls, cfg, dataset_name):
@@ -269,27 +286,3 @@ class Trainer(DefaultTrainer):
     def build_evaluator(cls, cfg, dataset_name, output_folder=None):
         """Evaluators by the data set's ``evaluator_type``."""
         return build_evaluator(cfg, dataset_name, output_folder)
-
-
-def _build_loader(trainer: Trainer, cfg: CfgNode):
-    """The training loader. Raises ValueError for a subclass's that no resumed run could send to its position."""
-    build, name = trainer.build_train_loader, f"{type(trainer).__name__}.build_train_loader"
-    try:
-        # Detectron2 gives no seed where it builds one for TEST.PRECISE_BN
-        for arguments in ((cfg,), (cfg, trainer.seed)):
-            inspect.signature(build).bind(*arguments)
-    except TypeError:
-        raise ValueError(f"{name} must take cfg and seed=None, from which the order of its samples is to follow") from None
-    loader = build(cfg, trainer.seed)
-    sampler = getattr(loader, "batch_sampler", None)
-    if not (hasattr(sampler, "seek") and hasattr(sampler, "samples")):
-        raise ValueError(
-            f"{name} must give a loader whose batch_sampler has seek(seed, samples) and samples, or no run could be resumed; "
-            "rfpn.data.batches.PositionedBatches is one"
-        )
-    return loader
-
-
-def _seed(cfg: CfgNode) -> int:
-    """``SEED``, or where that is negative a random one, the same on all processes."""
-    return cfg.SEED if cfg.SEED >= 0 else int(comm.shared_random_seed())

@@ -1,7 +1,6 @@
 """Steps that autograd does not record, before others that it does."""
 
-from contextlib import contextmanager
-from typing import Iterator
+from typing import Callable, TypeVar
 
 import torch
 from torch import Tensor
@@ -9,16 +8,19 @@ from torch.nn.utils import parametrize
 
 from rfpn.layers.fast import autocast_dtype
 
+T = TypeVar("T")
 
-@contextmanager
-def no_graph(x: Tensor) -> Iterator[None]:
-    """No gradients within; afterwards, weights that were kept meanwhile, without a graph, must not serve recorded steps.
+
+# no context manager: the compiler of PyTorch 2.6 breaks off at those that are generators
+def no_graph(x: Tensor, run: Callable[..., T], *arguments) -> T:
+    """What ``run`` gives without gradients; weights that it kept, without a graph, must not serve recorded steps after it.
 
     x: the drive (R, ...), whose device says which autocast is in force.
     """
     with torch.no_grad():
-        yield
+        result = run(*arguments)
     # of parametrize.cached(); there is no public way to ask for them anew
     parametrize._cache.clear()
     if autocast_dtype(x) is not None:
         torch.clear_autocast_cache()
+    return result

@@ -104,7 +104,7 @@ class RecurrentLayer(nn.Module):
                 :func:`rfpn.fixed_point.neumann_series` and :func:`rfpn.fixed_point.linear_solve`.
             lipschitz: compute the penalty in training.
             coefficient, reduction, probe, two_sided: see :func:`rfpn.fixed_point.lipschitz_penalty`; probe ``secant``
-                takes :func:`rfpn.fixed_point.secant_quotients` in place of column sums, for one more recorded step.
+                takes :func:`rfpn.fixed_point.secant_quotients` in place of column sums, for one more recorded step (bptt: two).
             fast: "auto" uses a fast form of the cell where there is one for the drive; "off" never does.
 
         Raises:
@@ -115,11 +115,9 @@ class RecurrentLayer(nn.Module):
         self.cell = cell
         self.steps, self.extra_steps = steps, extra_steps
         self.test_steps = steps if test_steps is None else test_steps
-        self.test_tolerance = test_tolerance
-        self.solver, self.solver_tolerance = solver, solver_tolerance
-        self.gradient, self.window = gradient, window
-        self.adjoint, self.growth_limit = adjoint, growth_limit
-        self.neumann_terms, self.neumann_tolerance = neumann_terms, neumann_tolerance
+        self.solver, self.solver_tolerance, self.test_tolerance = solver, solver_tolerance, test_tolerance
+        self.gradient, self.window, self.adjoint = gradient, window, adjoint
+        self.neumann_terms, self.neumann_tolerance, self.growth_limit = neumann_terms, neumann_tolerance, growth_limit
         self.lipschitz, self.fast = lipschitz, fast
         self.coefficient, self.reduction, self.probe, self.two_sided = coefficient, reduction, probe, two_sided
         self.diagnostics: dict[str, Tensor] = {}
@@ -196,27 +194,26 @@ class RecurrentLayer(nn.Module):
         form, state = self.form(x), self.initial_state(x)
         recorded = {"bptt": steps, "tbptt": min(self.window, steps), "rbp": 1}[self.gradient]
         if recorded < steps:
-            with no_graph(x):
-                replayed = self._replay(x, steps - recorded)
-                state = replayed[0] if replayed else form.iterate(x, state, steps - recorded)
+            state = no_graph(x, self._advance, form, x, state, steps - recorded)
         return self._record(form, x, state, recorded, each)
+
+    def _advance(self, form, x: Tensor, state: Tensor, steps: int) -> Tensor:
+        replayed = self._replay(x, steps)
+        return replayed[0] if replayed else form.iterate(x, state, steps)
 
     def _replay(self, x: Tensor, steps: int) -> tuple[Tensor, Tensor] | None:
         """The state after ``steps`` steps from 0 and its residual, from a CUDA graph; None where none can serve."""
         return None if self._overridden("initial_state", "step") else graphs.run(self, x, steps)
 
     def _overridden(self, *names: str) -> bool:
-        return any(getattr(type(self), n) is not getattr(RecurrentLayer, n) or n in vars(self) for n in names)
+        # not vars(), at which the compiler of PyTorch 2.6 breaks off
+        return any(getattr(type(self), n) is not getattr(RecurrentLayer, n) or n in self.__dict__ for n in names)
 
     def _run_until(self, form, x: Tensor, steps: int) -> RecurrentOutput:
         """Search each sample's fixed point; ``rbp`` records the step that led to it, others record the whole search."""
-        start, penalty = self.initial_state(x), x.new_zeros(())
-        if self.gradient != "rbp":
-            found = self._search(form, x, start, steps)
-            return self._output(found.state, penalty, found.steps, found.residual)
-        with no_graph(x):
-            found = self._search(form, x, start, steps)
-        if not torch.is_grad_enabled():
+        start, penalty, implicit = self.initial_state(x), x.new_zeros(()), self.gradient == "rbp"
+        found = no_graph(x, self._search, form, x, start, steps) if implicit else self._search(form, x, start, steps)
+        if not (implicit and torch.is_grad_enabled()):
             return self._output(found.state, penalty, found.steps, found.residual)
         state, previous, penalty = self._record(form, x, found.previous, 1, _ignore)
         # not the search's: where samples influence each other, the step of all is another than each one's best
@@ -289,6 +286,9 @@ class RecurrentLayer(nn.Module):
         return RecurrentOutput(self.hidden(state), penalty, steps, residual)
 
     def _report(self, solution: NeumannSum | LinearSolution) -> None:
+        # of many cotangents at once (is_grads_batched), which could be neither read nor copied afterwards
+        if torch._C._functorch.is_legacy_batchedtensor(solution.total):
+            return
         samples = max(len(solution.length), 1)
         self.diagnostics["truncated_share"] = solution.truncated.sum() / samples
         self.diagnostics[f"{self.adjoint}_length"] = solution.length.sum() / samples

@@ -1,7 +1,8 @@
 """Norms by name, and which of them, and of the convolutions, can train where."""
 
+import torch
 from detectron2.config import CfgNode
-from detectron2.layers import DeformConv, ModulatedDeformConv, get_norm
+from detectron2.layers import DeformConv, ModulatedDeformConv, NaiveSyncBatchNorm, get_norm
 from detectron2.utils import comm
 from torch import nn
 
@@ -55,6 +56,17 @@ def check_device(model: nn.Module, cfg: CfgNode) -> None:
                 raise ValueError(
                     f"MODEL.{key}.NORM {name} needs GPUs where there are several processes; take naiveSyncBN or BN"
                 )
+
+
+def widen_statistics(model: nn.Module) -> None:
+    """Let Detectron2's synchronised norms take their statistics in float32 under bfloat16 too, as under float16."""
+    for part in model.modules():
+        if isinstance(part, NaiveSyncBatchNorm):
+            part.register_forward_pre_hook(_in_float32)
+
+
+def _in_float32(_, inputs: tuple) -> tuple:
+    return (inputs[0].float() if inputs[0].dtype == torch.bfloat16 else inputs[0],)
 
 
 def _has_extension() -> bool:

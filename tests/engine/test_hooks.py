@@ -85,3 +85,28 @@ def test_precise_statistics_leave_out_batches_without_a_roi(norm):
     torch.testing.assert_close(found.running_mean, torch.cat(full).mean((0, 2, 3)))
     nothing = precise([empty, empty], norm)
     assert nothing.running_mean.tolist() == [1000.0, 1000.0] and torch.equal(nothing.running_var, torch.full((2,), 0.3))
+
+
+@pytest.mark.usefixtures("contours")
+def test_pictures_are_let_go_of_where_nobody_writes_them(tmp_path, monkeypatch):
+    """On processes other than the main one."""
+    monkeypatch.setattr("detectron2.utils.comm.is_main_process", lambda: False)
+    trainer = build(tmp_path, "SOLVER.MAX_ITER 2 DATASETS.TEST ()")
+    step = trainer._trainer.run_step
+
+    def draw():
+        step()
+        trainer.storage.put_image("picture", torch.zeros(3, 2, 2))
+
+    monkeypatch.setattr(trainer._trainer, "run_step", draw)
+    trainer.train()
+    assert not trainer.storage._vis_data
+
+
+@pytest.mark.usefixtures("contours")
+def test_a_last_evaluation_that_fails_is_in_the_log(tmp_path, monkeypatch, caplog):
+    trainer = build(tmp_path, "SOLVER.MAX_ITER 1")
+    monkeypatch.setattr(Trainer, "test", lambda *_: {}["no score"])
+    with pytest.raises(KeyError, match="no score"):
+        trainer.train()
+    assert any(record.exc_info and "after training" in record.message for record in caplog.records)

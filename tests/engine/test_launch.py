@@ -1,8 +1,8 @@
 """Where a process stands in a job that torchrun or SLURM started."""
 
+import contextlib
 import logging
 import multiprocessing
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -38,8 +38,20 @@ SRUN = {
 
 
 def test_slurm():
-    assert find_place(SRUN) == Place(6, 8, 2, 4, "tcp://node1:21234")
+    assert find_place(SRUN) == Place(6, 8, 2, 4, "tcp://node1:24634")
     assert find_place({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "8"}).local_size == 8
+    assert find_place({**SRUN, "MASTER_PORT": "1234"}).url == "tcp://node1:1234"
+
+
+def test_steps_of_one_job_and_jobs_that_follow_each_other_do_not_meet():
+    jobs = [{"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)} for job in (77, 78) for step in range(50)]
+    assert len({find_place({**SRUN, **job}).url for job in jobs}) == 100
+
+
+def test_where_slurm_does_not_tell_the_first_machine_the_remedy_is_named(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ValueError, match=r"scontrol does not tell the first machine of node\[1-2\]: set MASTER_ADDR"):
+        find_place({**SRUN, "SLURM_STEP_NODELIST": "node[1-2]"})
 
 
 def test_a_batch_script_without_srun_is_one_process():
@@ -85,7 +97,7 @@ def test_more_processes_than_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     for local_rank, fails in ((3, False), (4, True)):
         monkeypatch.setattr(module, "find_place", lambda _: Place(local_rank, 8, local_rank, 8, "env://"))
-        with pytest.raises(ValueError, match="8 processes were started.*4 GPUs") if fails else nullcontext():
+        with pytest.raises(ValueError, match="8 processes were started.*4 GPUs") if fails else contextlib.nullcontext():
             check_gpus(arguments())
         check_gpus(arguments(opts=["MODEL.DEVICE", "cpu"]))
 
@@ -113,8 +125,46 @@ def test_processes_on_the_cpu_talk_through_gloo(monkeypatch, gpus, device, backe
     monkeypatch.setattr(module.dist, "new_group", lambda ranks: None)
     monkeypatch.setattr(module.comm, "_LOCAL_PROCESS_GROUP", None)
     monkeypatch.setattr(module.comm, "create_local_process_group", lambda size: None, raising=False)
+    monkeypatch.setattr(module.dist, "all_gather_object", lambda found, one: found.__setitem__(slice(None), [one] * 2))
     module._join(Place(1, 2, 1, 2, "env://"), arguments(opts=["MODEL.DEVICE", device]))
     assert made == [backend] and taken == [1] * (backend == "nccl")
+
+
+def _said(monkeypatch, places, steps):
+    """What the processes of a job, each in a step of SLURM, say of each other."""
+    told = []
+    for place, step in zip(places, steps, strict=True):
+        monkeypatch.setenv("SLURM_STEP_ID", step)
+        told.append(module._told(place))
+    for place in places:
+        try:
+            module._check_others(place, told)
+        except ValueError as error:
+            yield str(error)
+        else:
+            yield ""
+
+
+def test_processes_that_do_not_belong_together_all_end(monkeypatch):
+    def places(*ranks, url="tcp://node1:1"):
+        return [Place(rank, len(ranks), local, size, url) for rank, (local, size) in enumerate(ranks)]
+
+    assert [*_said(monkeypatch, places((0, 2), (1, 2), (0, 2), (1, 2)), "0000")] == [""] * 4
+    assert all("several jobs have met" in error for error in _said(monkeypatch, places((0, 2), (1, 2)), "01"))
+    # a torchrun on each machine may be a step of its own
+    assert [*_said(monkeypatch, places((0, 1), (0, 1), url="env://"), "01")] == [""] * 2
+    for unequal in (places((0, 2), (1, 2), (0, 1)), places((0, 2), (0, 2), (1, 2), (1, 2))):
+        said = _said(monkeypatch, unequal, "0" * len(unequal))
+        assert all("every machine must have as many processes" in error for error in said)
+
+
+def test_a_job_whose_processes_are_not_told_their_places(monkeypatch):
+    """Each would train alone, without a word."""
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    with pytest.raises(ValueError, match="WORLD_SIZE is 2 without LOCAL_RANK: start the processes with torchrun"):
+        check_gpus(arguments())
 
 
 @pytest.mark.parametrize("code, expected", [(2, SystemExit), (3, SystemExit), (-9, ProcessExitedException)])
@@ -162,6 +212,6 @@ def test_a_process_that_failed_does_not_wait_for_the_others(monkeypatch, backend
     monkeypatch.setattr(module, "_GLOO_ENDS", 0)
     monkeypatch.setattr(module.dist, "get_backend", lambda: backend)
     monkeypatch.setattr(module.dist, "destroy_process_group", lambda: ended.append(True))
-    with pytest.raises(RuntimeError, match="on purpose") if error else nullcontext():
+    with pytest.raises(RuntimeError, match="on purpose") if error else contextlib.nullcontext():
         launch(main, None)
     assert len(ended) == ends

@@ -113,3 +113,22 @@ def test_a_finished_run_may_be_resumed_with_a_shorter_schedule(tmp_path):
     trainer.resume_or_load()
     trainer.train()
     assert trainer.start_iter == 2
+
+
+def test_a_reference_that_makes_batch_and_rate_others_is_not_resumed(tmp_path):
+    """Although both runs are on as many processes."""
+    build(tmp_path, *SCALED, "SOLVER.MAX_ITER", 1).train()
+    with pytest.raises(ValueError, match="SOLVER.REFERENCE_WORLD_SIZE 4 would make that SOLVER.IMS_PER_BATCH 1"):
+        build(tmp_path, *SCALED, "SOLVER.REFERENCE_WORLD_SIZE", 4).resume_or_load()
+    same = ["SOLVER.REFERENCE_WORLD_SIZE", 4, "SOLVER.IMS_PER_BATCH", 8, "SOLVER.BASE_LR", 1.0]
+    build(tmp_path, *SCALED, *same, "SOLVER.MAX_ITER", 8).resume_or_load()
+
+
+def test_a_seed_that_was_drawn_is_on_record(tmp_path):
+    trainer = build(tmp_path, "SEED", -1, "SOLVER.MAX_ITER", 1)
+    trainer.resume_or_load(resume=False)
+    trainer.train()
+    assert load_cfg(str(tmp_path / "config.yaml"), []).SEED == trainer.seed
+    resumed = build(tmp_path, "SEED", -1, "SOLVER.MAX_ITER", 2)
+    resumed.resume_or_load()
+    assert load_cfg(str(tmp_path / "config.yaml"), []).SEED == trainer.seed == resumed.seed

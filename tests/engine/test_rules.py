@@ -41,6 +41,7 @@ def test_keys_that_cannot_go_together_are_named(overrides, words):
         ("INPUT.CROP.SIZE", "[0.5]"),
         ("INPUT.CROP.SIZE", "['a', 0.5]"),
         ("INPUT.CROP.TYPE", "foo"),
+        ("TEST.PRECISE_BN.NUM_ITER", -1),
         ("INPUT.MAX_SIZE_TEST", 0),
         ("INPUT.MAX_SIZE_TRAIN", 0),
         ("INPUT.MIN_SIZE_TEST", -5),

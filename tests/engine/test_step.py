@@ -1,9 +1,11 @@
 """The training step: accumulation, half precision, non-finite losses."""
 
 import logging
+import math
 
 import pytest
 import torch
+from detectron2.modeling.proposal_generator import rpn
 from torch import nn
 
 from rfpn.engine.step import TrainStep
@@ -173,3 +175,30 @@ def test_autocast_reaches_the_model():
     step.model.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
     step.train(0, 1)
     assert seen == [True]
+
+
+class Proposing(nn.Module):
+    """Its boxes are infinite in the second step, for which Detectron2's RPN ends a training."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.calls = nn.Parameter(torch.ones(4)), 0
+
+    def forward(self, _):
+        self.calls += 1
+        boxes = torch.tensor([[[0.0, 0.0, 4.0, 4.0]] * 4]) * (math.inf if self.calls == 2 else 1.0)
+        rpn.find_top_rpn_proposals([boxes], [self.weight.detach()[None]], [(8, 8)], 0.7, 4, 4, 0.0, self.training)
+        return {"loss_rpn_loc": self.weight.sum(), "loss_mask": self.weight.square().sum()}
+
+
+def test_proposals_that_are_not_finite_are_a_bad_step():
+    steps = []
+    for skip in (1, 0):
+        model = Proposing()
+        steps.append(TrainStep(model, [0] * 3, torch.optim.SGD(model.parameters(), 0.1), skip_nonfinite=skip))
+    skipping, ending = steps
+    weight = train(skipping, 3)
+    assert skipping.skipped == 1 and weight.isfinite().all()
+    with pytest.raises(FloatingPointError, match="iteration 1: not finite: loss_rpn_loc"):
+        train(ending, 3)
+    assert rpn.find_top_rpn_proposals.__module__ == "detectron2.modeling.proposal_generator.proposal_utils"

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from detectron2.data import DatasetCatalog, MetadataCatalog
@@ -25,7 +26,8 @@ def perfect_scores(name, folder, *detections) -> dict:
         masks = [rle.decode(a["segmentation"]).astype(bool) for a in record["annotations"]]
         found.pred_boxes, found.scores = Boxes(boxes), torch.ones(len(boxes))
         none = torch.zeros(0, *found.image_size, dtype=torch.bool)
-        found.pred_masks = BitMasks(torch.tensor(masks)).tensor if masks else none
+        # PyTorch 2.6 takes no list of NumPy 2.4's booleans
+        found.pred_masks = BitMasks(torch.tensor(np.stack(masks))).tensor if masks else none
         found.pred_classes = torch.tensor([a["category_id"] for a in record["annotations"]], dtype=torch.long)
         evaluator.process([record], [{"instances": found}])
     return evaluator.evaluate()

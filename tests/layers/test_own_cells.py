@@ -109,3 +109,11 @@ def test_a_submodule_or_number_named_hidden_is_not_the_output(cell):
 def test_drives_that_are_none_are_named(x, words, training):
     with pytest.raises(ValueError, match=words):
         RecurrentLayer(LinearCell(), 3).train(training)(x)
+
+
+def test_no_penalty_of_a_cell_that_ignores_its_state_and_learns_nothing():
+    class Still(torch.nn.Module):
+        def forward(self, x, h):
+            return torch.tanh(x)
+
+    assert RecurrentLayer(Still(), 3, lipschitz=True)(torch.rand(2, 3)).penalty == 0

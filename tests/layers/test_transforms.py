@@ -1,5 +1,7 @@
 """torch.func, forward-mode differentiation, checkpoints, tracing and export of a layer."""
 
+import copy
+
 import pytest
 import torch
 import torch.utils.checkpoint
@@ -78,3 +80,10 @@ def test_an_export_takes_other_numbers_of_samples(cell):
         for count in (5, 1):
             x = torch.rand(count, 4, 7, 6)
             assert torch.equal(exported(x), model(x))
+
+
+def test_gradients_of_many_cotangents_leave_a_layer_that_can_be_copied():
+    layer, x = RecurrentLayer(TanhCell(), 5), random((2, 6)).requires_grad_()
+    found = torch.autograd.functional.jacobian(lambda drive: layer(drive).hidden, x, vectorize=True)
+    torch.testing.assert_close(found, torch.autograd.functional.jacobian(lambda drive: layer(drive).hidden, x))
+    copy.deepcopy(layer)

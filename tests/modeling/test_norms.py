@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from detectron2.layers import ShapeSpec
+from detectron2.layers import NaiveSyncBatchNorm, ShapeSpec
 from detectron2.modeling import build_model
 from detectron2.modeling.roi_heads.mask_head import build_mask_head
 from detectron2.structures import BitMasks, Boxes, Instances
@@ -15,7 +15,7 @@ from torch import distributed, multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
 from rfpn.engine.setup import load_cfg
-from rfpn.modeling.norms import check_device, check_norms
+from rfpn.modeling.norms import check_device, check_norms, widen_statistics
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml"))
@@ -183,3 +183,19 @@ def test_C5_the_readout_norm_updates_its_statistics_once_a_forward():
     with EventStorage():
         head(*rois(4))
     assert head.norm.num_batches_tracked == 1
+
+
+@pytest.mark.parametrize("mode", ["", "N"])
+def test_synchronised_norms_take_their_statistics_in_float32(mode, monkeypatch):
+    """Also under bfloat16, which Detectron2 leaves as it is."""
+    for module in ("comm", "dist"):
+        monkeypatch.setattr(f"detectron2.layers.batch_norm.{module}.get_world_size", lambda: 2)
+    norm = NaiveSyncBatchNorm(3, stats_mode=mode)
+    taken = []
+    monkeypatch.setattr("detectron2.layers.batch_norm.differentiable_all_reduce", lambda t: taken.append(t) or 2 * t)
+    widen_statistics(torch.nn.Sequential(norm))
+    x = (torch.rand(4, 3, 5, 5) + 30).to(torch.bfloat16)
+    found, wide = norm(x).float(), x.float()
+    mean, variance = wide.mean((0, 2, 3), keepdim=True), wide.var((0, 2, 3), unbiased=False, keepdim=True)
+    assert all(t.dtype == torch.float32 for t in taken)
+    torch.testing.assert_close(found, (wide - mean) / (variance + norm.eps).sqrt(), rtol=0.02, atol=0.05)

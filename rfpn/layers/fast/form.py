@@ -51,7 +51,13 @@ class FastForm:
         source = previous.detach() if previous.is_leaf else previous
         vector = None if probe is None else probe_vector(step.state, probe)
         state, sums = self.recorded.apply(self, step, x, source, vector, *self.parameters.values())
-        return RecordedStep(state, sums, step.transpose)
+        return RecordedStep(state, sums, lambda v: self._transpose(step, v))
+
+    @staticmethod
+    def _transpose(step, v: Tensor) -> Tensor:
+        # backward may be called under autocast, though products have their types already
+        with torch.autocast(v.device.type, enabled=False):
+            return step.transpose(v)
 
     def neumann_series(self, *arguments) -> NeumannSum:
         """See :func:`rfpn.fixed_point.neumann_series`."""

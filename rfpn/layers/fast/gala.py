@@ -33,7 +33,9 @@ class _Recorded(torch.autograd.Function):
         x, h, vector, *_ = ctx.saved_tensors
         cotangent = torch.zeros_like(h) if cotangent is None else cotangent
         maps = (None if t is None else _channels_last(t) for t in (x, h, cotangent, direction, vector))
-        dx, dh, gradients = step_gradient(ctx.bound, *maps)
+        # what is multiplied here has its types already, whatever is in force where backward is called
+        with torch.autocast(x.device.type, enabled=False):
+            dx, dh, gradients = step_gradient(ctx.bound, *maps)
         wanted = zip(ctx.needs_input_grad[5:], ctx.bound.parameters.items())
         shaped = (gradients[name].view_as(p).to(p.dtype) if need else None for need, (name, p) in wanted)
         return None, None, dx.permute(0, 3, 1, 2), dh.to(h.dtype).permute(0, 3, 1, 2), None, *shaped

@@ -156,7 +156,7 @@ def inhibit_kernel(
 
 @triton.jit
 def update_kernel(
-    z2, mixed, h, out, half, scale, shift, bias, to_excite, to_gate2, to_keep, to_z2, to_rstd, epsilon,
+    z2, mixed, h, out, half, scale, shift, bias, to_excite, to_gate2, to_lose, to_z2, to_rstd, epsilon,
     RECORD: tl.constexpr,
     HW: tl.constexpr, PIXELS: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
 ):
@@ -173,7 +173,7 @@ def update_kernel(
     if RECORD:
         tl.store(to_excite + flat, g2 * tl.sigmoid(c2), mask=mask)
         tl.store(to_gate2 + flat, (candidate - state) * g2 * (1 - g2), mask=mask)
-        tl.store(to_keep + flat, 1 - g2, mask=mask)
+        tl.store(to_lose + flat, g2, mask=mask)
         tl.store(to_z2 + flat, n2, mask=mask)
         tl.store(to_rstd + tl.program_id(0) * (C // GROUP) + c // GROUP, rstd, mask=c % GROUP == 0)
 
@@ -254,7 +254,7 @@ def taps_adjoint_kernel(
 
 @triton.jit(do_not_specialize=["rows"])
 def collect_kernel(
-    v, ds, dy, dchannel, spatial, keep, scale, gate1, kernel, out, rows,
+    v, ds, dy, dchannel, spatial, lose, scale, gate1, kernel, out, rows,
     C: tl.constexpr, R: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):
     """Jᵀv: all paths to h added up."""
@@ -264,5 +264,6 @@ def collect_kernel(
     flat = p.to(tl.int64)[:, None] * C + c[None, :]
     small = tl.load(dchannel + p.to(tl.int64)[:, None] * R + r[None, :], mask=mask, other=0.0)
     total = dot(small, tl.load(kernel + r[:, None] * C + c[None, :])) + load(spatial, flat, mask)
-    total += load(keep, flat, mask) * load(v, flat, mask) + load(scale, flat, mask) * load(ds, flat, mask)
+    cotangent = load(v, flat, mask)
+    total += cotangent - load(lose, flat, mask) * cotangent + load(scale, flat, mask) * load(ds, flat, mask)
     tl.store(out + flat, total + load(gate1, flat, mask) * load(dy, flat, mask), mask=mask)

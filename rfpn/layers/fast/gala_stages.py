@@ -62,11 +62,14 @@ class InhibitFactors(NamedTuple):
 
 
 class UpdateFactors(NamedTuple):
-    """∂h'/∂c2, ∂h'/∂(U∗s) and ∂h'/∂h as factors, z2 normalised, (R, H, W, C); 1/√(variance + ε), (R, groups)."""
+    """∂h'/∂c2, ∂h'/∂(U∗s) and 1 − ∂h'/∂h as factors, z2 normalised, (R, H, W, C); 1/√(variance + ε), (R, groups).
+
+    Not ∂h'/∂h: half precision rounds it to 1 where a gate is nearly shut, and I − J keeps nothing of it.
+    """
 
     excite: Tensor
     gate2: Tensor
-    keep: Tensor
+    lose: Tensor
     z2: Tensor
     rstd: Tensor
 
@@ -106,7 +109,7 @@ def update(
     state = ((1 - g2) * h + g2 * candidate).to(h.dtype)
     if not record:
         return state, state.to(half), None
-    factors = (g2 * torch.sigmoid(c2), (candidate - h) * g2 * (1 - g2), 1 - g2, n2)
+    factors = (g2 * torch.sigmoid(c2), (candidate - h) * g2 * (1 - g2), g2, n2)
     return state, state.to(half), UpdateFactors(*(f.to(half) for f in factors), rstd)
 
 
@@ -139,7 +142,8 @@ def collect(
 ) -> Tensor:
     """Jᵀv: all paths to h added up; ``spatial`` is the spatial path's cotangent of h."""
     wide = v.dtype
-    total = updates.keep * v + inhibits.scale.to(wide) * ds + gates.gate1.to(wide) * dy + spatial
+    total = torch.addcmul(v, updates.lose.to(wide), v, value=-1)
+    total = total + inhibits.scale.to(wide) * ds + gates.gate1.to(wide) * dy + spatial
     return (total + dchannel.to(wide) @ w.channel_in.to(wide)).to(wide)
 
 

@@ -144,7 +144,7 @@ def collect(
     out = torch.empty_like(v)
     chunk = min(CHUNK, v.shape[-1])
     on_pixels(
-        kernels.collect_kernel, v, v, ds, dy, dchannel, spatial, updates.keep, inhibits.scale, gates.gate1, w.channel_in, out,
+        kernels.collect_kernel, v, v, ds, dy, dchannel, spatial, updates.lose, inhibits.scale, gates.gate1, w.channel_in, out,
         C=v.shape[-1], R=dchannel.shape[-1], CHUNK=chunk, chunks=v.shape[-1] // chunk,
     )
     return out

@@ -37,7 +37,9 @@ class _Recorded(torch.autograd.Function):
         made = Step((gated, inner), z1, Moments(mean1, rstd1), z2, Moments(mean2, rstd2), s)
         cotangent = torch.zeros_like(h) if cotangent is None else cotangent.contiguous()
         direction = None if direction is None else direction.contiguous()
-        dx, dh, gradients = step_gradient(ctx.bound, made, x, h, cotangent, direction, vector)
+        # what is multiplied here has its types already, whatever is in force where backward is called
+        with torch.autocast(x.device.type, enabled=False):
+            dx, dh, gradients = step_gradient(ctx.bound, made, x, h, cotangent, direction, vector)
         shaped = (gradients[name].view_as(p) for name, p in ctx.bound.parameters.items())
         wanted = zip(ctx.needs_input_grad[5:], shaped)
         return None, None, dx, dh, None, *(g if need else None for need, g in wanted)

@@ -131,7 +131,7 @@ def update_kernel(
 @triton.jit
 def linearize_kernel(
     z1, m1, r1, z2, m2, r2, s_canvas, x, h, out,
-    to_excite, to_direct, to_gate2, to_keep, to_z2, to_inhibit, to_scale, to_z1, to_gate1, to_slope1,
+    to_excite, to_direct, to_gate2, to_lose, to_z2, to_inhibit, to_scale, to_z1, to_gate1, to_slope1,
     gate1, bias1, gate2, bias2, alpha, mu, kappa, gamma, omega, scale1, shift1, scale2, shift2, samples,
     OUTER: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
@@ -176,7 +176,7 @@ def linearize_kernel(
         direct = through * (channel(kappa, CHANNELS, G[4]) + channel(omega, CHANNELS, G[4]) * c2)
         tl.store(to_direct + at, direct, mask=exists)
         tl.store(to_gate2 + at, slope * (candidate - state) * g2 * (1 - g2), mask=exists)
-        tl.store(to_keep + at, slope * (1 - g2), mask=exists)
+        tl.store(to_lose + at, 1 - slope * (1 - g2), mask=exists)
 
 
 @triton.jit
@@ -234,10 +234,10 @@ def through_excitation_kernel(
 
 @triton.jit
 def through_inhibition_kernel(
-    y1, v, ds, keep, scale, gate1, slope1, out, weight, samples,
+    y1, v, ds, lose, scale, gate1, slope1, out, weight, samples,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
 ):
-    """Jᵀv = keep⊙v + scale⊙ds + gate1⊙y1 + U1ᵀ(slope1⊙y1) into ``out`` (N, C, H, W); y1 a canvas."""
+    """Jᵀv = v − lose⊙v + scale⊙ds + gate1⊙y1 + U1ᵀ(slope1⊙y1) into ``out`` (N, C, H, W); y1 a canvas."""
     slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
     w = matrix(weight, CHANNELS, G[4], True)
     dy1, dy2 = load_words(y1, place, mask)
@@ -245,9 +245,9 @@ def through_inhibition_kernel(
     first, second = mix(w, f1 * dy1), mix(w, f2 * dy2)
     f1, f2 = load_pair(gate1, flat, mask, other, G)
     first, second = first + f1 * dy1, second + f2 * dy2
-    f1, f2 = load_pair(keep, flat, mask, other, G)
+    f1, f2 = load_pair(lose, flat, mask, other, G)
     v1, v2 = load_pair(v, flat, mask, other, G)
-    first, second = first + f1 * v1, second + f2 * v2
+    first, second = first + (v1 - f1 * v1), second + (v2 - f2 * v2)
     f1, f2 = load_pair(scale, flat, mask, other, G)
     v1, v2 = load_pair(ds, flat, mask, other, G)
     store_pair(out, flat, mask, other, first + f1 * v1, second + f2 * v2, G)

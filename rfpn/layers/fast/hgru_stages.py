@@ -46,14 +46,15 @@ class Moments(NamedTuple):
 class Factors(NamedTuple):
     """J = ∂F/∂h of one step as element-wise factors, each (N, C, H, W); v is a cotangent of h_{t+1}.
 
-    c2 += excite·v;  s += direct·v + U2ᵀ(gate2·v);  h += keep·v;  c1 += inhibit·ds;  h += scale·ds;
-    h += gate1·dy + U1ᵀ(slope1·dy);  z1, z2 are the normalised convolutions.
+    c2 += excite·v;  s += direct·v + U2ᵀ(gate2·v);  h += v − lose·v;  c1 += inhibit·ds;  h += scale·ds;
+    h += gate1·dy + U1ᵀ(slope1·dy);  z1, z2 are the normalised convolutions. Not 1 − lose: half precision rounds it to 1
+    where a gate is nearly shut, and I − J keeps nothing of it.
     """
 
     excite: Tensor
     direct: Tensor
     gate2: Tensor
-    keep: Tensor
+    lose: Tensor
     z2: Tensor
     inhibit: Tensor
     scale: Tensor
@@ -115,7 +116,7 @@ def linearize(
         excite=through_candidate * (_column(w.gamma) + _column(w.omega) * s),
         direct=through_candidate * (_column(w.kappa) + _column(w.omega) * c2),
         gate2=slope * (F.softplus(argument) - h) * g2 * (1 - g2),
-        keep=slope * (1 - g2),
+        lose=1 - slope * (1 - g2),
         z2=n2,
         inhibit=through_s * t,
         scale=through_s * c1 * _column(w.alpha),
@@ -147,7 +148,8 @@ def through_excitation(y2: Tensor, v: Tensor, factors: Factors, w: Weights) -> t
 def through_inhibition(y1: Tensor, v: Tensor, ds: Tensor, factors: Factors, w: Weights) -> Tensor:
     """Jᵀv from the transposed convolution y1."""
     dy = unpack(y1, v)
-    return factors.keep * v + factors.scale * ds + factors.gate1 * dy + _mix(w.gate1.T, factors.slope1 * dy)
+    own = torch.addcmul(v, factors.lose.to(v.dtype), v, value=-1)
+    return own + factors.scale * ds + factors.gate1 * dy + _mix(w.gate1.T, factors.slope1 * dy)
 
 
 def _normalise(z: Tensor, m: Moments) -> Tensor:

@@ -93,7 +93,7 @@ def through_inhibition(y1: Tensor, v: Tensor, ds: Tensor, factors: Factors, w: W
     """Jᵀv, (N, C, H, W). See :func:`rfpn.layers.fast.hgru_stages.through_inhibition`."""
     out = torch.empty_like(v)
     launch(
-        kernels.through_inhibition_kernel, v, y1, words(y1), v, ds, factors.keep, factors.scale, factors.gate1,
+        kernels.through_inhibition_kernel, v, y1, words(y1), v, ds, factors.lose, factors.scale, factors.gate1,
         factors.slope1, out, w.gate1, len(v),
     )
     return out

@@ -264,9 +264,10 @@ def test_gala_under_autocast(dtype, served):
         assert not _bound(gala(), "gala", drive)
 
 
-def test_hooks_on_all_modules_are_called():
+@pytest.mark.parametrize("kind", ["forward", "forward_pre", "full_backward", "full_backward_pre"])
+def test_hooks_on_all_modules_are_called(kind):
     cell = hgru()
-    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    handle = getattr(nn.modules.module, f"register_module_{kind}_hook")(lambda *_: None)
     try:
         assert not _bound(cell, "hgru")
     finally:

@@ -69,3 +69,16 @@ def test_forward_mode_gets_the_plain_form():
     with torch.no_grad():
         change = (layer(1.001 * X).hidden - layer(0.999 * X).hidden) / 0.002
     assert_close(tangent, change, 1e-2, "tangent")
+
+
+@pytest.mark.parametrize("gradient", ["rbp", "bptt"])
+def test_backward_under_autocast_keeps_the_precision_of_the_forward_pass(gradient):
+    torch.manual_seed(0)
+    cell, x = hgru(kernel_size=11), torch.rand(3, 4, 9, 8)
+    layer = RecurrentLayer(cell, 4, gradient=gradient, lipschitz=True, coefficient=0.0)
+    found = []
+    for half in (False, True):
+        output = layer(x)
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            found.append(torch.autograd.grad(output.hidden.square().sum() + output.penalty, list(cell.parameters())))
+    torch.testing.assert_close(*found)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from rfpn.fixed_point import column_sums, neumann_series
+from rfpn.fixed_point import column_sums, linear_solve, neumann_series
+from rfpn.layers import GALAHGRUCell, HGRUCell, RecurrentLayer
 from rfpn.layers.fast.gala import FastGALA
 from rfpn.layers.fast.hgru import FastHGRU
 from tests.layers.fast.fast_problems import DEVICES, assert_close, gala, hgru, interprets
@@ -128,3 +129,21 @@ def test_kernels_are_in_use_where_they_can_be():
     for make, case in (PROBLEMS[0], PROBLEMS[-1]):
         form = make(case, dtype=torch.float32, device=device)[2]
         assert form.stages.__name__.endswith("_triton")
+
+
+CELLS = [(lambda: GALAHGRUCell(64), (2, 64, 5, 5)), (lambda: HGRUCell(4, 3, form="printed"), (2, 4, 9, 8))]
+
+
+@pytest.mark.parametrize("adjoint", [neumann_series, linear_solve])
+@pytest.mark.parametrize("make_cell, shape", CELLS)
+def test_half_precision_keeps_what_a_nearly_shut_gate_lets_go(make_cell, shape, adjoint):
+    """The identity less J is small there, so a factor 1 - g that rounds to 1 is not."""
+    torch.manual_seed(0)
+    cell, x, g = make_cell(), torch.rand(shape), torch.randn(shape)
+    previous = RecurrentLayer(cell, 20, fast="off").eval()(x).hidden.detach().requires_grad_()
+    state = cell(x, previous)
+    with torch.autocast("cpu", torch.bfloat16):
+        form = FastGALA(cell, torch.bfloat16, x) if isinstance(cell, GALAHGRUCell) else FastHGRU(cell, x)
+    found = adjoint(form.linearize(x, previous.detach()).transpose, g, 40).total
+    wanted = adjoint(lambda v: torch.autograd.grad(state, previous, v, retain_graph=True)[0], g, 40).total
+    assert (found - wanted).norm() < 5e-3 * wanted.norm()
