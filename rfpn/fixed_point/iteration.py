@@ -53,7 +53,10 @@ def as_rows(tensor: Tensor) -> Tensor:
 
 
 def relative_residual(new: Tensor, old: Tensor) -> Tensor:
-    """‖new − old‖ / ‖new‖ of every sample, (R, ...) -> (R,); 0 where both are zero, NaN where ‖new‖ is not finite."""
+    """‖new − old‖ / ‖new‖ of every sample, (R, ...) -> (R,); 0 where both are zero, NaN where ‖new‖ is not finite.
+
+    In float32 for norms from 1e-15 to 1e18, whose squares have a value: smaller motions count as none.
+    """
     difference, norm = sample_norm(new.detach() - old.detach()), sample_norm(new.detach())
     tiny = torch.finfo(norm.dtype).tiny
     # a state of 1e20 has an infinite norm in float32: over it, any difference would look settled

@@ -88,7 +88,7 @@ def _gmres(
         weights[:, : k + 1] = torch.where(accepted[:, None], y, weights[:, : k + 1])
         residual = torch.where(accepted, rest, residual)
         length += accepted
-        # a next direction lost in rounding means that the space is exhausted and u exact
+        # a next direction lost in rounding means that the space is exhausted: u is exact, or the best there is
         solving = accepted & (rest > max(tolerance, floor)) & (height > floor * size)
         if tolerance > 0 and not solving.any():
             break
