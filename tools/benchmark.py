@@ -67,6 +67,8 @@ def parse_arguments() -> argparse.Namespace:
     whole = arguments.job == "models" or arguments.job == "memory" and arguments.world == "model"
     if whole and not arguments.configs:
         parser.error("whole models: needs --configs")
+    if len({Path(path).stem for path in arguments.configs}) < len(arguments.configs):
+        parser.error("--configs: files of one name, by which rows go; rename one")
     arguments.repeats = arguments.repeats or (2 if arguments.job == "memory" else 5)
     arguments.steps = arguments.steps or (SWEEP if arguments.job == "memory" else [20])
     if arguments.job != "memory" and len(arguments.steps) > 1:

@@ -68,12 +68,12 @@ def curves(sweep: dict) -> dict[tuple[str, str], list[dict]]:
 
 def table(sweep: dict) -> str:
     """Markdown: a row for each curve, "GiB / ms" under each number of steps."""
-    counts = sorted({row["steps"] for row in sweep["rows"] if row["steps"]})
+    # a model without steps has one cell, under the fewest
+    counts = sorted({row["steps"] for row in sweep["rows"] if row["steps"]}) or ["-"]
     lines = [f"{sweep['work']}, {sweep['card']}: GiB / ms", "", "| " + " | ".join(["T", *map(str, counts)]) + " |"]
     lines.append("| --- |" + " --- |" * len(counts))
     for key, rows in curves(sweep).items():
         cells = {row["steps"]: _cell(row) for row in rows}
-        # a model without steps has one cell
         fixed = cells.pop(None, "")
         words = [cells.get(count, fixed if place == 0 else "") for place, count in enumerate(counts)]
         lines.append("| " + " | ".join([_label(sweep, key), *words]) + " |")

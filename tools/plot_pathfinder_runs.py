@@ -51,14 +51,20 @@ def score(word: str) -> tuple[str, int, float]:
 
 
 def read_logs(files: list[tuple[str, str]]) -> dict[str, dict[str, Series]]:
-    """Iterations and values by scalar, of each log by name. Raises OSError or ValueError naming what is at fault."""
+    """Iterations done and values by scalar, of each log by name. Raises OSError or ValueError naming what is at fault."""
     check_files("--log", files)
     logs = {}
     for name, path in files:
         if name in logs:
             raise ValueError(f"--log {name}={path}: each name once")
-        logs[name] = read_log(path)
+        logs[name] = _done(read_log(path))
     return logs
+
+
+def _done(log: dict[str, Series]) -> dict[str, Series]:
+    """Series against iterations done: logs count from 0, and a run's last scores bear the number that would have followed."""
+    end = log["total_loss"][0][-1] + 1 if "total_loss" in log else None
+    return {name: ([i + (i != end) for i in iterations], values) for name, (iterations, values) in log.items()}
 
 
 def add_scores(logs: dict[str, dict[str, Series]], scores: list[tuple[str, int, float]]) -> dict[str, dict[str, Series]]:
@@ -68,8 +74,7 @@ def add_scores(logs: dict[str, dict[str, Series]], scores: list[tuple[str, int, 
         if name not in logs:
             raise ValueError(f"--score {name}={done}:{value}: no --log has that name")
         points = dict(zip(*logs[name].get(_IOU, ([], []))))
-        # logs count iterations from 0
-        points[done - 1] = value
+        points[done] = value
         logs[name][_IOU] = tuple(list(part) for part in zip(*sorted(points.items())))
     return logs
 
@@ -79,7 +84,7 @@ def table(logs: dict[str, dict[str, Series]], epoch: int) -> str:
     rows = ["| run | IoU (epoch) |", "| --- | --- |"]
     for name, log in logs.items():
         found = zip(*log.get(_IOU, ([], [])))
-        scores = (f"{value:.3f} ({(iteration + 1) / epoch:.1f})" for iteration, value in found)
+        scores = (f"{value:.3f} ({iteration / epoch:.1f})" for iteration, value in found)
         rows.append(f"| {name} | {', '.join(scores)} |")
     return "\n".join(rows)
 

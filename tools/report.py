@@ -104,7 +104,7 @@ def tiles(run: Run) -> dict[str, str]:
     for task, score in (("panoptic_seg", "PQ"), ("pathfinder", "IoU")):
         for name, series in run.scores.items():
             if name.endswith(task) and score in series:
-                dataset, slash, _ = name.partition("/")
+                dataset, slash, _ = name.rpartition("/")
                 found[f"{score}, {dataset}" if slash else score] = page.number(series[score][1][-1])
     for label, name in (("total loss", "total_loss"), ("residual", "recurrent/residual")):
         if name in run.scalars:

@@ -7,6 +7,7 @@
 
 import argparse
 import math
+import os
 from statistics import mean, stdev
 
 from arguments import add_logs, check_files
@@ -41,8 +42,11 @@ def columns(asked: str | None, found: set[str]) -> list[str]:
 def read_logs(files: list[tuple[str, str]]) -> dict[str, list[dict[str, Series]]]:
     """The logs of each name. Raises OSError or ValueError naming one that cannot be averaged with the others."""
     check_files("--log", files)
-    runs, ends = {}, {}
+    runs, ends, seen = {}, {}, set()
     for name, path in files:
+        if (file := (name, os.path.realpath(path))) in seen:
+            raise ValueError(f"--log {name}={path}: each log of a name once")
+        seen.add(file)
         log = read_log(path)
         runs.setdefault(name, []).append(log)
         last = max(iterations[-1] for iterations, _ in log.values())

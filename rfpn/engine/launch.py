@@ -100,17 +100,19 @@ def check_gpus(args) -> None:
             f"--num-gpus {args.num_gpus} must be 0 or more, and --machine-rank {args.machine_rank} one of --num-machines "
             f"{args.num_machines}, counted from 0"
         )
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1 and args.num_gpus * args.num_machines <= 1:
-        raise ValueError(
-            f"WORLD_SIZE is {os.environ['WORLD_SIZE']} without LOCAL_RANK: start the processes with torchrun, or give "
-            "--num-machines, --machine-rank and --num-gpus"
-        )
     if args.num_machines > 1 and args.num_gpus == 0:
         remedy = "for CPU processes use torchrun --nnodes"
         raise ValueError(f"--num-machines is for GPUs, of which --num-gpus 0 asks for none; {remedy}")
     if args.num_gpus * args.num_machines > 1 and args.num_gpus > gpus:
         raise ValueError(
             f"--num-gpus {args.num_gpus} but this machine has {gpus}; for CPU processes use torchrun --nproc-per-node"
+        )
+    started = os.environ.get("WORLD_SIZE") or "1"
+    if started != "1" and args.num_gpus * args.num_machines <= 1:
+        needed = ", ".join(name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR") if name not in os.environ)
+        raise ValueError(
+            f"WORLD_SIZE is {started} without {needed}: start the processes with torchrun, or give --num-machines, "
+            "--machine-rank and --num-gpus; for one process alone unset WORLD_SIZE"
         )
 
 

@@ -1,6 +1,7 @@
 """Proposals that are not finite, for which Detectron2's RPN ends a training at once, on one process alone."""
 
 import contextlib
+import inspect
 from typing import Iterator
 
 from detectron2.modeling.proposal_generator import rpn
@@ -11,13 +12,13 @@ def finite_proposals() -> Iterator[list[FloatingPointError]]:
     """Let the RPN leave out proposals that are not finite, as in evaluation; yields the errors that it raised for them."""
     find, left_out = rpn.find_top_rpn_proposals, []
 
-    def find_finite(*arguments):
+    def find_finite(*arguments, **named):
         try:
-            return find(*arguments)
+            return find(*arguments, **named)
         except FloatingPointError as error:
             left_out.append(error)
-            # the last one says whether this is training
-            return find(*arguments[:-1], False)
+            given = inspect.signature(find).bind(*arguments, **named).arguments
+            return find(**{**given, "training": False})
 
     rpn.find_top_rpn_proposals = find_finite
     try:

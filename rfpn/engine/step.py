@@ -130,8 +130,11 @@ class TrainStep(SimpleTrainer):
                 stack.enter_context(torch.autocast(self._device(), self.amp_dtype))
             with finite_proposals() as left_out:
                 losses = {key: value / self.accumulate for key, value in self.model(data).items()}
+        if not left_out:
+            return losses
         # so that this step is a bad one on all processes: the losses may not have met what was left out
-        return {key: value * math.nan if left_out and "rpn" in key else value for key, value in losses.items()}
+        bad = [key for key in losses if "rpn" in key] or losses
+        return {key: value * math.nan if key in bad else value for key, value in losses.items()}
 
     def _device(self) -> str:
         return next(self.model.parameters()).device.type

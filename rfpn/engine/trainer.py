@@ -232,10 +232,11 @@ class Trainer(DefaultTrainer):
             # those in the checkpoint are of the schedule before
             for group, rate in zip(optimizer.param_groups, self.scheduler.get_lr()):
                 group["lr"] = rate
-        # {} remains {}: what an older version had in force is not known
-        now = {"SEED": state_dict["seed"], "SOLVER.IMS_PER_BATCH": self.cfg.SOLVER.IMS_PER_BATCH}
         kept = state_dict.get("in_force", {})
-        self._in_force = kept and {**kept, **now}
+        # of what an older version had in force the seed alone is known
+        self._in_force = {**kept, "SEED": state_dict["seed"]}
+        if "SOLVER.IMS_PER_BATCH" in kept:
+            self._in_force["SOLVER.IMS_PER_BATCH"] = self.cfg.SOLVER.IMS_PER_BATCH
         self.seed = self._trainer.seed = state_dict["seed"]
         self.data_loader.batch_sampler.seek(self.seed, state_dict["samples"])
         self.samples = self.data_loader.batch_sampler.samples

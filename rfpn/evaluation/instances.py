@@ -5,6 +5,7 @@ import io
 import itertools
 import os
 
+import pycocotools.mask as mask_util
 from detectron2.data import MetadataCatalog
 from detectron2.evaluation import COCOEvaluator
 from detectron2.utils import comm
@@ -30,9 +31,16 @@ class InstanceEvaluator(COCOEvaluator):
         for number, annotation in enumerate(self._coco_api.dataset.get("annotations", []), 1):
             annotation["id"] = number
             annotation.setdefault("iscrowd", 0)
-            annotation.setdefault("area", annotation["bbox"][2] * annotation["bbox"][3])
+            if "area" not in annotation:
+                annotation["area"] = self._area(annotation)
         with contextlib.redirect_stdout(io.StringIO()):
             self._coco_api.createIndex()
+
+    def _area(self, annotation: dict) -> float:
+        """Pixels of the mask, by which COCO tells small, medium and large objects; of the box where masks are not scored."""
+        if "segm" in self._tasks and annotation.get("segmentation"):
+            return float(mask_util.area(self._coco_api.annToRLE(annotation)))
+        return annotation["bbox"][2] * annotation["bbox"][3]
 
     def evaluate(self, img_ids: list | None = None) -> dict:
         """Scores over ``img_ids``; None: over the images that all processes were given, not over all of the JSON."""

@@ -85,7 +85,8 @@ class PanopticEvaluator(COCOPanopticEvaluator):
                 if not self._metadata.thing_classes:
                     panoptic_seg, segments_info = _without_things(panoptic_seg, segments_info)
                 self._check_categories(segments_info, record["file_name"])
-            cleaned.append({"panoptic_seg": (panoptic_seg, segments_info)})
+            # panopticapi divides by 256, which a map of 8 bits cannot hold
+            cleaned.append({"panoptic_seg": (panoptic_seg.int(), segments_info)})
         super().process(inputs, cleaned)
 
     def _check_categories(self, segments_info: list, name: str) -> None:
@@ -196,6 +197,8 @@ def visible_segments(panoptic_seg: torch.Tensor, segments_info: list, name: str)
 def _plain(segment: dict) -> dict:
     """A copy with Python's own numbers: Detectron2 takes an ``isthing`` of 1, or of NumPy, for stuff."""
     kinds = {"id": int, "category_id": int, "isthing": bool}
+    # JSON holds neither tensors nor NumPy's numbers, as scores may be
+    segment = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in segment.items()}
     return {name: kinds[name](value) if name in kinds and value is not None else value for name, value in segment.items()}
 
 

@@ -16,6 +16,9 @@ class SemanticEvaluator(SemSegEvaluator):
             output_dir: for predictions.
         """
         super().__init__(dataset_name, distributed=True, output_dir=output_dir)
+        # "things" are no category, so that id maps may leave them out
+        if self._contiguous_id_to_dataset_id is not None:
+            self._contiguous_id_to_dataset_id.setdefault(0, 0)
         # upstream's main branch reads label maps in a way that NumPy 2 refuses; 0.6 does not look at this attribute
         self.sem_seg_loading_fn = _read_labels
 

@@ -20,10 +20,7 @@ def column_sums(h: Tensor, h_previous: Tensor, probe: str = "ones") -> Tensor:
     Returns:
         (R, ...) like ``h_previous``, in float32 or wider.
     """
-    vector = probe_vector(h, probe)
-    # zeros, not an error, from an update that ignores its state, be there weights to learn or not
-    grad = torch.autograd.grad(h, h_previous, vector, create_graph=True, materialize_grads=True) if h.requires_grad else None
-    sums = torch.zeros_like(h_previous) if grad is None else grad[0]
+    (sums,) = torch.autograd.grad(h, h_previous, probe_vector(h, probe), create_graph=True, materialize_grads=True)
     return sums if sums.dtype == torch.float64 else sums.float()
 
 

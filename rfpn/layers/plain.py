@@ -40,4 +40,9 @@ class PlainForm:
         ``probe`` names p (:func:`rfpn.fixed_point.lipschitz_penalty`); None for no column sums.
         """
         state = self.step(x, previous)
-        return RecordedStep(state, None if probe is None else column_sums(state, previous, probe), None)
+        if probe is None:
+            return RecordedStep(state, None, None)
+        # a cell that ignores its state and has nothing to learn leaves no graph
+        wide = torch.promote_types(previous.dtype, torch.float32)
+        sums = column_sums(state, previous, probe) if state.requires_grad else torch.zeros_like(previous, dtype=wide)
+        return RecordedStep(state, sums, None)

@@ -104,7 +104,7 @@ class RecurrentLayer(nn.Module):
                 :func:`rfpn.fixed_point.neumann_series` and :func:`rfpn.fixed_point.linear_solve`.
             lipschitz: compute the penalty in training.
             coefficient, reduction, probe, two_sided: see :func:`rfpn.fixed_point.lipschitz_penalty`; probe ``secant``
-                takes :func:`rfpn.fixed_point.secant_quotients` in place of column sums, for one more recorded step (bptt: two).
+                takes :func:`rfpn.fixed_point.secant_quotients` in place of column sums, for one more recorded step (else two).
             fast: "auto" uses a fast form of the cell where there is one for the drive; "off" never does.
 
         Raises:
@@ -286,8 +286,8 @@ class RecurrentLayer(nn.Module):
         return RecurrentOutput(self.hidden(state), penalty, steps, residual)
 
     def _report(self, solution: NeumannSum | LinearSolution) -> None:
-        # of many cotangents at once (is_grads_batched), which could be neither read nor copied afterwards
-        if torch._C._functorch.is_legacy_batchedtensor(solution.total):
+        total, kinds = solution.total, torch._C._functorch
+        if kinds.is_legacy_batchedtensor(total) or kinds.is_batchedtensor(total):  # vmap's: not to be read or copied later
             return
         samples = max(len(solution.length), 1)
         self.diagnostics["truncated_share"] = solution.truncated.sum() / samples

@@ -65,8 +65,10 @@ def widen_statistics(model: nn.Module) -> None:
             part.register_forward_pre_hook(_in_float32)
 
 
-def _in_float32(_, inputs: tuple) -> tuple:
-    return (inputs[0].float() if inputs[0].dtype == torch.bfloat16 else inputs[0],)
+def _in_float32(norm: nn.Module, inputs: tuple) -> tuple:
+    # PyTorch's own batch norm, which serves elsewhere, does so itself
+    widen = norm.training and comm.get_world_size() > 1 and inputs[0].dtype == torch.bfloat16
+    return (inputs[0].float() if widen else inputs[0],)
 
 
 def _has_extension() -> bool:

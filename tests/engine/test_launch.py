@@ -79,14 +79,16 @@ def arguments(num_gpus=1, num_machines=1, machine_rank=0, opts=()):
 )
 def test_places_that_there_are_not(monkeypatch, given, words):
     """Each machine would train a model of its own, without a word."""
-    monkeypatch.delenv("RANK", raising=False)
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(ValueError, match=words):
         check_gpus(arguments(**given))
 
 
 def test_more_gpus_than_there_are(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.delenv("RANK", raising=False)
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(ValueError, match="--num-gpus 2 but this machine has 0"):
         check_gpus(arguments(num_gpus=2))
     check_gpus(arguments())
@@ -165,6 +167,8 @@ def test_a_job_whose_processes_are_not_told_their_places(monkeypatch):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     with pytest.raises(ValueError, match="WORLD_SIZE is 2 without LOCAL_RANK: start the processes with torchrun"):
         check_gpus(arguments())
+    monkeypatch.setenv("WORLD_SIZE", "")
+    check_gpus(arguments())
 
 
 @pytest.mark.parametrize("code, expected", [(2, SystemExit), (3, SystemExit), (-9, ProcessExitedException)])

@@ -94,3 +94,10 @@ def test_factors_of_frozen_parts_are_refused():
     cfg.merge_from_list(["SOLVER.LR_FACTORS", (("0", 2.0),)])
     with pytest.raises(ValueError, match="SOLVER.LR_FACTORS '0' is frozen throughout; .* SOLVER.TRAIN_ONLY"):
         build_optimizer(cfg, net)
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_a_state_tells_adam_from_adamw(name):
+    """PyTorch 2.6 does not by itself."""
+    _, optimizer = build(name)
+    assert all(group["decoupled_weight_decay"] == (name == "AdamW") for group in optimizer.state_dict()["param_groups"])

@@ -4,7 +4,9 @@ import collections
 import io
 import os
 import pickle
+import struct
 import subprocess
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -162,6 +164,18 @@ def test_what_is_more_than_arrays_is_refused(tmp_path, content, words):
 def test_a_damaged_pickle_is_named(tmp_path, content):
     with pytest.raises(ValueError, match="foreign.pkl is (damaged|refused)"):
         read(content, tmp_path)
+
+
+@pytest.mark.parametrize("opcode", [pickle.BINBYTES8, pickle.BYTEARRAY8, pickle.BINUNICODE8])
+def test_lengths_in_a_damaged_pickle_ask_for_no_memory(tmp_path, opcode):
+    """A machine that gives it would end the process once it is filled."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="is (damaged|refused)"):
+            read(b"\x80\x05" + opcode + struct.pack("<Q", 2**28) + b"abc.", tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
 
 
 def test_containers_that_hold_one_another_many_times_or_themselves_end(tmp_path):

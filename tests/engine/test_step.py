@@ -180,25 +180,27 @@ def test_autocast_reaches_the_model():
 class Proposing(nn.Module):
     """Its boxes are infinite in the second step, for which Detectron2's RPN ends a training."""
 
-    def __init__(self):
+    def __init__(self, losses):
         super().__init__()
-        self.weight, self.calls = nn.Parameter(torch.ones(4)), 0
+        self.weight, self.losses, self.calls = nn.Parameter(torch.ones(4)), losses, 0
 
     def forward(self, _):
         self.calls += 1
         boxes = torch.tensor([[[0.0, 0.0, 4.0, 4.0]] * 4]) * (math.inf if self.calls == 2 else 1.0)
-        rpn.find_top_rpn_proposals([boxes], [self.weight.detach()[None]], [(8, 8)], 0.7, 4, 4, 0.0, self.training)
-        return {"loss_rpn_loc": self.weight.sum(), "loss_mask": self.weight.square().sum()}
+        logits = [self.weight.detach()[None]]
+        rpn.find_top_rpn_proposals([boxes], logits, [(8, 8)], 0.7, 4, 4, min_box_size=0.0, training=self.training)
+        return {name: self.weight.square().sum() for name in self.losses}
 
 
-def test_proposals_that_are_not_finite_are_a_bad_step():
+@pytest.mark.parametrize("losses, named", [(["loss_mask", "loss_rpn_loc"], "loss_rpn_loc"), (["loss_mask"], "loss_mask")])
+def test_proposals_that_are_not_finite_are_a_bad_step(losses, named):
     steps = []
     for skip in (1, 0):
-        model = Proposing()
+        model = Proposing(losses)
         steps.append(TrainStep(model, [0] * 3, torch.optim.SGD(model.parameters(), 0.1), skip_nonfinite=skip))
     skipping, ending = steps
     weight = train(skipping, 3)
     assert skipping.skipped == 1 and weight.isfinite().all()
-    with pytest.raises(FloatingPointError, match="iteration 1: not finite: loss_rpn_loc"):
+    with pytest.raises(FloatingPointError, match=f"iteration 1: not finite: {named}"):
         train(ending, 3)
     assert rpn.find_top_rpn_proposals.__module__ == "detectron2.modeling.proposal_generator.proposal_utils"

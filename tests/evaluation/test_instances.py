@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.data.datasets import register_coco_instances
 from detectron2.structures import BitMasks, Boxes, BoxMode, Instances
 from pycocotools import mask as rle
 
@@ -105,3 +106,21 @@ def test_records_without_a_json_are_those_of_now(tmp_path):
     (tmp_path / "instances_records_coco_format.json").write_text(json.dumps(former))
     (tmp_path / "instances_records_coco_format.json.lock").touch()
     assert perfect_scores("instances_records", tmp_path)["bbox"]["AP"] == pytest.approx(100)
+
+
+def test_areas_that_a_json_lacks_are_those_of_masks(tmp_path):
+    """By which COCO tells small objects from large ones."""
+    polygon = [10, 10, 50, 10, 50, 18, 18, 18, 18, 50, 10, 50]  # 576 pixels in a box of 1,600
+    instance = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [10, 10, 40, 40], "segmentation": [polygon]}
+    image = {"id": 1, "file_name": "a.png", "height": 64, "width": 64}
+    path = tmp_path / "areas.json"
+    path.write_text(json.dumps({"images": [image], "annotations": [instance], "categories": [{"id": 1, "name": "x"}]}))
+    register_coco_instances("areas", {}, str(path), str(tmp_path))
+    try:
+        DatasetCatalog.get("areas")
+        for tasks, area in ((("bbox", "segm"), 576), (("bbox",), 1600)):
+            (found,) = InstanceEvaluator("areas", tasks, str(tmp_path))._coco_api.dataset["annotations"]
+            assert found["area"] == area
+    finally:
+        DatasetCatalog.remove("areas")
+        MetadataCatalog.remove("areas")

@@ -5,12 +5,17 @@ import os
 
 import numpy as np
 import pytest
+import torch
+from detectron2.data import DatasetCatalog
 from PIL import Image
 
+from rfpn.data.panoptic import register_panoptic_folder
 from rfpn.data.panoptic_png import encode_ids
 from rfpn.data.workers import worker_pool
 from rfpn.evaluation import pq
+from rfpn.evaluation.panoptic import PanopticEvaluator
 from rfpn.evaluation.pq import score_panoptic, worker_count
+from tests.data.tiny_panoptic import mixed_layouts, write_set
 
 THINGS = [{"id": 5, "name": "thing", "isthing": 1}]
 STUFF = [{"id": 9, "name": "stuff", "isthing": 0}]
@@ -161,3 +166,16 @@ def test_B7_workers_agree_and_none_is_left(tmp_path, monkeypatch):
     # an earlier test's may end meanwhile
     assert set(multiprocessing.active_children()) <= set(before)
     assert one["Things"]["rq"] == pytest.approx(3 / 4.5)
+
+
+@pytest.mark.parametrize("number", [torch.tensor, np.float32])
+def test_scores_of_segments_may_be_tensors_and_maps_of_8_bits(tmp_path, monkeypatch, number):
+    monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))
+    name = f"tensors_{tmp_path.name}"
+    register_panoptic_folder(name, str(write_set(tmp_path / "set", mixed_layouts())), "train")
+    evaluator = PanopticEvaluator(name, str(tmp_path))
+    evaluator.reset()
+    for record in DatasetCatalog.get(name):
+        segments = [{"id": 1, "category_id": 1, "isthing": False, "score": number(0.5)}]
+        evaluator.process([record], [{"panoptic_seg": (torch.ones(48, 64, dtype=torch.uint8), segments)}])
+    assert evaluator.evaluate()["panoptic_seg"]["PQ"] >= 0

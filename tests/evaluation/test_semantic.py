@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from detectron2.data import DatasetCatalog
+from detectron2.data import DatasetCatalog, MetadataCatalog
 from PIL import Image
 
 from rfpn.data.images import read_label_map
@@ -67,3 +67,15 @@ def test_a_missing_label_map_is_named(evaluator):
     evaluator.input_file_to_gt_file = {evaluator.records[0]["file_name"]: "gone.png"}
     with pytest.raises(FileNotFoundError, match="gone.png: no such image"):
         score(evaluator)
+
+
+def test_things_may_be_missing_in_the_id_map(evaluator, tmp_path):
+    """Which is no category."""
+    known, name = MetadataCatalog.get(f"semantic_{tmp_path.name}"), f"own_{tmp_path.name}"
+    DatasetCatalog.register(name, lambda: evaluator.records)
+    ids = {number: place for number, place in known.stuff_dataset_id_to_contiguous_id.items() if place}
+    MetadataCatalog.get(name).set(stuff_classes=known.stuff_classes, ignore_label=255, stuff_dataset_id_to_contiguous_id=ids)
+    own = SemanticEvaluator(name, str(tmp_path))
+    own.reset()
+    own.process(evaluator.records[:1], [{"sem_seg": torch.zeros(3, 48, 64)}])
+    assert "mIoU" in own.evaluate()["sem_seg"]

@@ -84,6 +84,11 @@ def test_an_export_takes_other_numbers_of_samples(cell):
 
 def test_gradients_of_many_cotangents_leave_a_layer_that_can_be_copied():
     layer, x = RecurrentLayer(TanhCell(), 5), random((2, 6)).requires_grad_()
+    wanted = torch.autograd.functional.jacobian(lambda drive: layer(drive).hidden, x)
     found = torch.autograd.functional.jacobian(lambda drive: layer(drive).hidden, x, vectorize=True)
-    torch.testing.assert_close(found, torch.autograd.functional.jacobian(lambda drive: layer(drive).hidden, x))
     copy.deepcopy(layer)
+    torch.testing.assert_close(found, wanted)
+    hidden = layer(x).hidden
+    rows = torch.vmap(lambda v: torch.autograd.grad(hidden, x, v, retain_graph=True)[0])(torch.eye(12).view(12, 2, 6))
+    copy.deepcopy(layer)
+    torch.testing.assert_close(rows, wanted.flatten(0, 1))

@@ -199,3 +199,7 @@ def test_synchronised_norms_take_their_statistics_in_float32(mode, monkeypatch):
     mean, variance = wide.mean((0, 2, 3), keepdim=True), wide.var((0, 2, 3), unbiased=False, keepdim=True)
     assert all(t.dtype == torch.float32 for t in taken)
     torch.testing.assert_close(found, (wide - mean) / (variance + norm.eps).sqrt(), rtol=0.02, atol=0.05)
+    assert norm.eval()(x).dtype == torch.bfloat16
+    for module in ("comm", "dist"):
+        monkeypatch.setattr(f"detectron2.layers.batch_norm.{module}.get_world_size", lambda: 1)
+    assert norm.train()(x).dtype == torch.bfloat16

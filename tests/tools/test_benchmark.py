@@ -137,3 +137,10 @@ def test_wrong_arguments(words, message, monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         _run(monkeypatch, *words.split())
     assert end.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_configurations_of_one_name_are_refused(monkeypatch, capsys):
+    """Rows go by it."""
+    with pytest.raises(SystemExit):
+        _run(monkeypatch, "memory", "--world", "model", "--configs", "a/rfpn.yaml", "b/rfpn.yaml")
+    assert "--configs: files of one name" in capsys.readouterr().err

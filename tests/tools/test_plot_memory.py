@@ -106,3 +106,8 @@ def test_the_log_of_a_run_is_no_table(tmp_path, monkeypatch, capsys):
     error = capsys.readouterr().err
     assert end.value.code == 2 and f"{log}: not a JSON file" in error
     assert error.endswith("give what tools/benchmark.py memory wrote with --output\n")
+
+
+def test_models_without_steps_alone_are_tabled(sweep):
+    rows = [row for row in sweep["rows"] if row["steps"] is None]
+    assert "| fpn | 1.50 / 5.0 |" in plot_memory.table({**sweep, "rows": rows})

@@ -72,3 +72,15 @@ def test_wrong_arguments_are_named(log, tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit) as end:
             _run(monkeypatch, *arguments)
         assert end.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_last_scores_are_of_the_last_iteration(tmp_path):
+    """They bear the number that would have followed."""
+    rows = [{"iteration": 9, "total_loss": 1.0, "pathfinder/IoU": 0.5}, {"iteration": 19, "total_loss": 1.0}]
+    path = tmp_path / "metrics.json"
+    path.write_text("\n".join(json.dumps(row) for row in [*rows, {"iteration": 20, "pathfinder/IoU": 0.6}]))
+    logs = plot_pathfinder_runs.read_logs([("a", str(path))])
+    assert "0.500 (1.0), 0.600 (2.0)" in plot_pathfinder_runs.table(logs, 10)
+    assert plot_pathfinder_runs.draw(logs, 10).axes[0].lines[0].get_xdata().tolist() == [1.0, 2.0]
+    logs = plot_pathfinder_runs.add_scores(logs, [("a", 20, 0.61)])
+    assert "0.500 (1.0), 0.610 (2.0) |" in plot_pathfinder_runs.table(logs, 10)

@@ -8,6 +8,7 @@ import time
 import pytest
 import report
 
+from rfpn.analysis.report.run import read_run
 from tests.analysis.tiny_runs import CONTOURS, EVERYTHING, SCENES, write_run
 
 METRICS = [
@@ -208,3 +209,9 @@ def test_the_page_fits_a_phone_and_a_desk(pages, browser, width):
         place => [place.clientWidth, place.querySelector('.main-svg').clientWidth])"""
     wait_for(lambda: all(drawn <= place for place, drawn in browser.execute_script(charts)))
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_tiles_of_sets_whose_names_have_a_slash(tmp_path):
+    (tmp_path / "metrics.json").write_text('{"iteration": 20, "a/x/panoptic_seg/PQ": 10.0, "a/y/panoptic_seg/PQ": 20.0}\n')
+    found = report.tiles(read_run(str(tmp_path)))
+    assert {name: float(number) for name, number in found.items()} == {"PQ, a/x": 10.0, "PQ, a/y": 20.0}

@@ -69,3 +69,9 @@ def test_wrong_arguments_are_named(tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit) as end:
             _run(monkeypatch, "--log", word)
         assert end.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_a_log_counts_once(tmp_path):
+    path = _log(tmp_path, "a.json", {"iteration": 19, "total_loss": 1.0})
+    with pytest.raises(ValueError, match="each log of a name once"):
+        tabulate_runs.read_logs([("FPN", str(path)), ("FPN", f"{tmp_path}/./a.json")])

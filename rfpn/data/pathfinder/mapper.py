@@ -4,6 +4,7 @@ import cv2
 import numpy as np
 import torch
 from detectron2.config import configurable
+from PIL import ExifTags
 
 from rfpn.data.images import load_image, read_image, read_label_map
 
@@ -56,8 +57,9 @@ class PathfinderMapper:
             raise ValueError(
                 f"{dataset_dict['sem_seg_file_name']}: target {target.shape} does not fit its image {image.shape}"
             )
-        if target.max() == 1:
-            raise ValueError(f"{dataset_dict['sem_seg_file_name']}: target pixels must be 255 (white), found 1")
+        # numbers of a palette or of classes would leave the target without pixels
+        if 0 < (most := target.max()) <= self.threshold * 255:
+            raise ValueError(f"{dataset_dict['sem_seg_file_name']}: target pixels must be 255 (white), found {most} at most")
         image, target = resize(image, self.size), resize(target, self.size) > self.threshold * 255
         if self.flip:
             rows, columns = np.random.randint(2, size=2) * 2 - 1
@@ -79,4 +81,8 @@ def resize(picture: np.ndarray, size: int) -> np.ndarray:
 def _read_grey(path: str) -> np.ndarray:
     """(H, W) uint8. The published sets are 8-bit grey, which needs no conversion."""
     image = load_image(path)
-    return np.array(image) if image.mode == "L" else read_image(path, "L")[..., 0]
+    if image.mode == "L":
+        return np.array(image)
+    if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+        raise ValueError(f"{path}: its EXIF orientation would turn it, but not its target; take the orientation out")
+    return read_image(path, "L")[..., 0]

@@ -15,7 +15,7 @@ TIP = 0.4  # pixels that a stroke reaches beyond either end of its axis, as meas
 class Picture(NamedTuple):
     """What a scene looks like, each (H, W).
 
-    image: uint8, grey. target: uint8, 0 or 255. owner: int16, the number from 1 of the dash that covers at least
+    image: uint8, grey. target: uint8, 0 or 255. owner: int32, the number from 1 of the dash that covers at least
     half of the pixel, 0 for none; the marker counts as part of the target's first dash, which it hides.
     """
 
@@ -44,7 +44,7 @@ def draw_picture(scene: Scene, settings: PathfinderSettings) -> Picture:
     target.flat[pixel[(contour[number] == 0) & (share >= settings.target_level)]] = 255
     target.flat[m_pixel[m_share >= settings.target_level]] = 255
 
-    owner = np.zeros((window, window), np.int16)
+    owner = np.zeros((window, window), np.int32)
     half = share >= 0.5
     owner.flat[pixel[half]] = number[half] + 1
     if (owner.flat[pixel[half]] != number[half] + 1).any():

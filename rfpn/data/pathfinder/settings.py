@@ -61,6 +61,8 @@ class PathfinderSettings:
             raise ValueError(f"padding {self.padding} must exceed marker_radius {self.marker_radius} by 1 or more")
         if self.continuity < 1:
             raise ValueError(f"continuity {self.continuity} must be 1 or more: dashes would turn by over 90 degrees")
+        if not 0.5 <= self.target_level <= 1:
+            raise ValueError(f"target_level {self.target_level} must lie in [0.5, 1]: what covers half a pixel owns it")
         if self.target_level > self.thickness / 2:
             raise ValueError(
                 f"target_level {self.target_level} would break strokes of thickness {self.thickness}: "

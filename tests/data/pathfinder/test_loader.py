@@ -15,7 +15,8 @@ def dataset(tmp_path):
     for kind in ("imgs", "seg"):
         (tmp_path / kind / "0").mkdir(parents=True)
         for i in range(7):
-            Image.fromarray(np.full((16, 16), 10 * i, np.uint8)).save(tmp_path / kind / "0" / f"sample_{i}.png")
+            level = 10 * i if kind == "imgs" else 255
+            Image.fromarray(np.full((16, 16), level, np.uint8)).save(tmp_path / kind / "0" / f"sample_{i}.png")
     register_pathfinder("loader_test", str(tmp_path))
     yield "loader_test"
     DatasetCatalog.remove("loader_test")

@@ -38,9 +38,10 @@ def test_resizes_and_thresholds(tmp_path):
 
 def test_threshold_is_a_share_of_white(tmp_path):
     target = np.full((8, 8), 60, np.uint8)
+    target[0, 0] = 255
     record = write_sample(tmp_path, target, target)
     assert PathfinderMapper(size=8, threshold=0.2)(record)["sem_seg"].all()
-    assert not PathfinderMapper(size=8, threshold=0.25)(record)["sem_seg"].any()
+    assert PathfinderMapper(size=8, threshold=0.25)(record)["sem_seg"].sum() == 1
 
 
 def test_files_of_the_right_size_are_untouched(tmp_path):
@@ -97,3 +98,20 @@ def test_targets_that_do_not_fit_are_named(tmp_path):
 def test_unusable_settings_are_named(options, key):
     with pytest.raises(ValueError, match=f"INPUT.{key}"):
         PathfinderMapper(**options)
+
+
+@pytest.mark.parametrize("level", [2, 51])
+def test_targets_too_dark_to_have_a_pixel_are_named(tmp_path, level):
+    """Such as numbers of classes or of a palette."""
+    with pytest.raises(ValueError, match=f"target.png: target pixels must be 255 .*{level}"):
+        PathfinderMapper(size=40)(write_sample(tmp_path, blob(), blob() // 255 * level))
+
+
+def test_a_picture_that_exif_would_turn_away_from_its_target_is_named(tmp_path):
+    record = write_sample(tmp_path, blob(), blob(), "RGB")
+    PathfinderMapper(size=40)(record)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.open(record["file_name"]).save(record["file_name"], exif=exif)
+    with pytest.raises(ValueError, match="image.png: its EXIF orientation"):
+        PathfinderMapper(size=40)(record)

@@ -59,3 +59,9 @@ def test_published_share_holds_for_published_settings_only():
     assert PathfinderSettings(14).published_share == 0.0030
     assert PathfinderSettings(14, distractors=5).published_share is None
     assert PathfinderSettings(9).published_share is None
+
+
+def test_a_target_level_below_half_is_named():
+    """The generator counts dashes by pixels that they cover by half."""
+    with pytest.raises(ValueError, match="target_level 0.4 must lie in"):
+        PathfinderSettings(6, target_level=0.4)

@@ -140,6 +140,8 @@ def test_half_precision_keeps_what_a_nearly_shut_gate_lets_go(make_cell, shape, 
     """The identity less J is small there, so a factor 1 - g that rounds to 1 is not."""
     torch.manual_seed(0)
     cell, x, g = make_cell(), torch.rand(shape), torch.randn(shape)
+    if interprets() and isinstance(cell, GALAHGRUCell):
+        pytest.skip("Triton's interpreter gets products of bfloat16 wrong")
     previous = RecurrentLayer(cell, 20, fast="off").eval()(x).hidden.detach().requires_grad_()
     state = cell(x, previous)
     with torch.autocast("cpu", torch.bfloat16):
