@@ -104,7 +104,7 @@ class RecurrentLayer(nn.Module):
                 :func:`rfpn.fixed_point.neumann_series` and :func:`rfpn.fixed_point.linear_solve`.
             lipschitz: compute the penalty in training.
             coefficient, reduction, probe, two_sided: see :func:`rfpn.fixed_point.lipschitz_penalty`; probe ``secant``
-                takes :func:`rfpn.fixed_point.secant_quotients` in place of column sums, for one (rbp) or two more recorded steps.
+                takes :func:`rfpn.fixed_point.secant_quotients` in place of column sums, for one (rbp) or two more steps.
             fast: "auto" uses a fast form of the cell where there is one for the drive; "off" never does.
 
         Raises:
