@@ -35,7 +35,7 @@ def parse_args(argv=None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: one per core)")
     root = Path(datasets_root()) / "pathfinder"
     parser.add_argument("--output", type=Path, default=root, help="parent folder (default: %(default)s)")
-    parser.add_argument("--benchmark", action="store_true", help="print milliseconds a sample on one core, and leave")
+    parser.add_argument("--benchmark", action="store_true", help="print milliseconds a sample, of --length or 14, 20, 25")
     looks = parser.add_argument_group("settings, in pixels of the window")
     for field in fields(PathfinderSettings):
         if field.default is not MISSING:
@@ -52,12 +52,12 @@ def parse_args(argv=None) -> argparse.Namespace:
     return args
 
 
-def benchmark(num: int):
-    """Prints the time of a sample on one core, PNG encoding included, as a mean of ``num``."""
-    for length in (14, 20, 25):
+def benchmark(num: int, seed: int, lengths: tuple[int, ...], options: dict):
+    """Prints the time of a sample on one core, PNG encoding included, as a mean of ``num``, for each length."""
+    for length in lengths:
         start = time.process_time()
         for index in range(num):
-            for picture in generate_sample(length, seed=0, index=index)[:2]:
+            for picture in generate_sample(length, seed, index, **options)[:2]:
                 Image.fromarray(picture).save(io.BytesIO(), "PNG", compress_level=1)
         print(f"length {length}: {1000 * (time.process_time() - start) / num:.1f} ms a sample, mean of {num}")
 
@@ -66,11 +66,12 @@ def main(argv=None) -> None:
     """Generate a split, or measure."""
     args = parse_args(argv)
     with one_line_errors():
+        given = {field.name: getattr(args, field.name) for field in fields(PathfinderSettings)}
+        options = {name: value for name, value in given.items() if value is not None and name != "length"}
         if args.benchmark:
-            benchmark(num=args.num or 200)
+            benchmark(args.num or 200, args.seed, (14, 20, 25) if args.length is None else (args.length,), options)
             return
-        options = {field.name: getattr(args, field.name) for field in fields(PathfinderSettings)}
-        settings = PathfinderSettings(**{name: value for name, value in options.items() if value is not None})
+        settings = PathfinderSettings(args.length, **options)
         written = write_split(args.output, settings, args.split, args.num, args.seed, args.workers)
     folder = split_folder(args.output, args.length, args.split)
     print(f"{folder} is finished: {args.num} samples, {written or 'none'} of them written now")

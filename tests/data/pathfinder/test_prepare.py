@@ -46,3 +46,10 @@ def test_benchmark_prints_milliseconds_a_sample():
     assert code == 0 and list(times) == [14, 20, 25]
     # A twentieth of the public generator's time, with room for a slow machine already in it.
     assert times[14] < 7.5 * 3 and times[20] < 32 and times[25] < 110
+
+
+def test_benchmark_is_of_the_settings_given():
+    code, out, _ = prepare("--benchmark", "--num", 1, "--length", 6, "--window", 128, "--padding", 10, "--distractors", 4)
+    assert code == 0 and re.findall(r"length (\d+)", out) == ["6"]
+    code, _, err = prepare("--benchmark", "--num", 1, "--length", 6, "--target-level", 0.1)
+    assert code == 2 and "target_level 0.1 must" in err
