@@ -13,6 +13,7 @@ def finite_proposals() -> Iterator[list[FloatingPointError]]:
     find, left_out = rpn.find_top_rpn_proposals, []
 
     def find_finite(*arguments, **named):
+        """As Detectron2's; where some are not finite, what it finds among the others."""
         try:
             return find(*arguments, **named)
         except FloatingPointError as error:

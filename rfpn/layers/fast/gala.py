@@ -138,8 +138,7 @@ class _Kernel:
     def gradient(self, x: Tensor, cotangent: Tensor) -> Tensor:
         """Gradient of the kernel (Co, Ci, E, E)."""
         x, cotangent = x.permute(0, 3, 1, 2), cotangent.permute(0, 3, 1, 2)
-        with torch.autocast(x.device.type, enabled=False):
-            return torch.nn.grad.conv2d_weight(x, self.weight.shape, cotangent, padding=self.padding)
+        return torch.nn.grad.conv2d_weight(x, self.weight.shape, cotangent, padding=self.padding)
 
     def _run(self, x: Tensor, weight: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
