@@ -10,22 +10,46 @@ from rfpn.layers.checks import changed, version
 from rfpn.layers.plain import RecordedStep
 
 
-def refuse_second_derivatives() -> None:
-    """RuntimeError in a backward pass with create_graph, whose result would lack every second derivative without a word."""
-    if torch.is_grad_enabled():
-        raise RuntimeError("what a fast form recorded can be differentiated once: use fast='off'")
+class _Recorded(torch.autograd.Function):
+    """A step of a form as an autograd node; without a vector it needs no linearised step."""
+
+    @staticmethod
+    def forward(ctx, form, linear, x, h, vector, *parameters):
+        """F(x, h) (R, C, H, W), and Jᵀ·vector or None."""
+        ctx.form = form
+        ctx.set_materialize_grads(False)
+        state, kept = form.compute(x, h) if linear is None else (linear.state.view_as(linear.state), linear.kept)
+        # parameters too: autograd then tells of weights that were written to before the backward pass
+        ctx.save_for_backward(x, h, vector, *parameters, *kept)
+        return state, None if vector is None else linear.transpose(vector)
+
+    @staticmethod
+    def backward(ctx, cotangent, direction):
+        """Gradients of x, h and the parameters from those of F(x, h) and of Jᵀ·vector, each (R, C, H, W) or None.
+
+        RuntimeError with create_graph: the result would lack every second derivative without a word.
+        """
+        if torch.is_grad_enabled():
+            raise RuntimeError("what a fast form recorded can be differentiated once: use fast='off'")
+        parameters, (x, h, vector, *saved) = ctx.form.parameters, ctx.saved_tensors
+        cotangent = torch.zeros_like(h) if cotangent is None else cotangent
+        # what is multiplied here has its types already, whatever is in force where backward is called
+        with torch.autocast(x.device.type, enabled=False):
+            dx, dh, gradients = ctx.form.gradient(saved[len(parameters) :], x, h, cotangent, direction, vector)
+        wanted = zip(ctx.needs_input_grad[5:], parameters.items())
+        shaped = (gradients[name].view_as(p).to(p.dtype) if need else None for need, (name, p) in wanted)
+        return None, None, dx, dh, None, *shaped
 
 
 class FastForm:
     """A cell made ready for one forward pass. What it records can be differentiated once.
 
-    Subclasses give ``iterate(x, h, steps)``, ``linearize(x, h)`` (a step with ``state`` and ``transpose``) and
-    ``recorded``, an autograd function (form, linearised step or None, x, h, vector or None, parameters) ->
-    (F(x, h), Jᵀ·vector or None). Without a vector it needs no linearised step. ``stages`` is the module whose functions
-    work between the large products.
+    Subclasses give ``iterate(x, h, steps)``; ``compute(x, h)``, the next state and what tensors its gradient needs;
+    ``linearize(x, h)``, a step with ``state``, ``transpose`` and these tensors as ``kept``; ``gradient(kept, x, h, cotangent,
+    direction, vector)``, that of ⟨cotangent, F(x, h)⟩ + ⟨direction, Jᵀ·vector⟩ for x, h and, by name, every parameter.
+    ``stages`` is the module whose functions work between the large products.
     """
 
-    recorded: type[torch.autograd.Function]
     stages: ModuleType
 
     def __init__(self, cell: torch.nn.Module):
@@ -42,7 +66,7 @@ class FastForm:
             raise RuntimeError("weights were changed between two steps: begin anew from the last state, or use fast='off'")
         if not torch.is_grad_enabled():
             return self.iterate(x, h, 1)
-        return self.recorded.apply(self, None, x, h, None, *self.parameters.values())[0]
+        return _Recorded.apply(self, None, x, h, None, *self.parameters.values())[0]
 
     def record(self, x: Tensor, previous: Tensor, probe: str | None) -> RecordedStep:
         """One step from ``previous`` with its Jacobian; see :meth:`rfpn.layers.plain.PlainForm.record`."""
@@ -50,7 +74,7 @@ class FastForm:
         # a leaf is the layer's own start of the recorded steps: nothing asks for its gradient
         source = previous.detach() if previous.is_leaf else previous
         vector = None if probe is None else probe_vector(step.state, probe)
-        state, sums = self.recorded.apply(self, step, x, source, vector, *self.parameters.values())
+        state, sums = _Recorded.apply(self, step, x, source, vector, *self.parameters.values())
         return RecordedStep(state, sums, lambda v: self._transpose(step, v))
 
     @staticmethod

@@ -8,37 +8,8 @@ from torch.nn import functional as F
 
 from rfpn.layers.fast import available, gala_adjoint_stages, gala_stages
 from rfpn.layers.fast.gala_adjoint import step_gradient
-from rfpn.layers.fast.form import FastForm, refuse_second_derivatives
+from rfpn.layers.fast.form import FastForm
 from rfpn.layers.fast.gala_stages import GateFactors, InhibitFactors, UpdateFactors, Weights
-
-
-class _Recorded(torch.autograd.Function):
-    """A step as an autograd node: see :class:`rfpn.layers.fast.form.FastForm`."""
-
-    @staticmethod
-    def forward(ctx, bound, linear, x, h, vector, *parameters):
-        """F(x, h) (R, C, H, W), and Jᵀ·vector or None."""
-        ctx.bound = bound
-        ctx.set_materialize_grads(False)
-        # parameters too: autograd then tells of weights that were written to before the backward pass
-        ctx.save_for_backward(x, h, vector, *parameters)
-        if linear is None:
-            return bound.iterate(x, h, 1), None
-        return linear.state.view_as(linear.state), None if vector is None else linear.transpose(vector)
-
-    @staticmethod
-    def backward(ctx, cotangent, direction):
-        """Gradients of x, h and the parameters from those of F(x, h) and of Jᵀ·vector, each (R, C, H, W) or None."""
-        refuse_second_derivatives()
-        x, h, vector, *_ = ctx.saved_tensors
-        cotangent = torch.zeros_like(h) if cotangent is None else cotangent
-        maps = (None if t is None else _channels_last(t) for t in (x, h, cotangent, direction, vector))
-        # what is multiplied here has its types already, whatever is in force where backward is called
-        with torch.autocast(x.device.type, enabled=False):
-            dx, dh, gradients = step_gradient(ctx.bound, *maps)
-        wanted = zip(ctx.needs_input_grad[5:], ctx.bound.parameters.items())
-        shaped = (gradients[name].view_as(p).to(p.dtype) if need else None for need, (name, p) in wanted)
-        return None, None, dx.permute(0, 3, 1, 2), dh.to(h.dtype).permute(0, 3, 1, 2), None, *shaped
 
 
 class FastGALA(FastForm):
@@ -47,8 +18,6 @@ class FastGALA(FastForm):
     States are (R, C, H, W) outside, in the type they come in and channels last in memory; products work in ``half``.
     What it records can be differentiated once.
     """
-
-    recorded = _Recorded
 
     def __init__(self, cell, half: torch.dtype, x: Tensor):
         """
@@ -79,6 +48,15 @@ class FastGALA(FastForm):
             h, half = self._advance(x, h, half, False)[:2]
         return h.permute(0, 3, 1, 2)
 
+    def compute(self, x: Tensor, h: Tensor) -> tuple[Tensor, tuple]:
+        """The next state, (R, C, H, W), and nothing: its gradient computes the step again."""
+        return self.iterate(x, h, 1), ()
+
+    def gradient(self, kept: list[Tensor], *maps: Tensor | None) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """See :class:`rfpn.layers.fast.form.FastForm`."""
+        dx, dh, gradients = step_gradient(self, *(None if t is None else _channels_last(t) for t in maps))
+        return dx.permute(0, 3, 1, 2), dh.to(maps[1].dtype).permute(0, 3, 1, 2), gradients
+
     @torch.no_grad()
     def linearize(self, x: Tensor, h: Tensor) -> "Linearization":
         """The step from h with its Jacobian."""
@@ -103,6 +81,7 @@ class Linearization(NamedTuple):
     inhibits: InhibitFactors
     updates: UpdateFactors
     bound: FastGALA
+    kept: tuple = ()
 
     @torch.no_grad()
     def transpose(self, v: Tensor) -> Tensor:

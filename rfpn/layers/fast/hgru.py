@@ -7,42 +7,9 @@ import torch
 from torch import Tensor
 
 from rfpn.layers.fast import autocast_dtype, available, hgru_adjoint_stages, hgru_stages, spectral
-from rfpn.layers.fast.form import FastForm, refuse_second_derivatives
+from rfpn.layers.fast.form import FastForm
 from rfpn.layers.fast.hgru_adjoint import Step, step_gradient
-from rfpn.layers.fast.hgru_stages import Factors, Moments, Weights
-
-
-class _Recorded(torch.autograd.Function):
-    """A step as an autograd node: see :class:`rfpn.layers.fast.form.FastForm`."""
-
-    @staticmethod
-    def forward(ctx, bound, linear, x, h, vector, *parameters):
-        """F(x, h) (R, C, H, W), and Jᵀ·vector or None."""
-        ctx.bound = bound
-        ctx.set_materialize_grads(False)
-        x, h = x.contiguous(), h.contiguous()
-        made = bound._own_step(x, h) if linear is None else linear.made
-        kept = (x, h, vector, *made.transformed, made.z1, *made.m1, made.z2, *made.m2, made.s)
-        # parameters too: autograd then tells of weights that were written to before the backward pass
-        ctx.save_for_backward(*kept, *parameters)
-        if linear is None:
-            return bound.stages.update(made.z2, made.m2, made.s, h, bound.weights, None), None
-        return linear.state.view_as(linear.state), None if vector is None else linear.transpose(vector)
-
-    @staticmethod
-    def backward(ctx, cotangent, direction):
-        """Gradients of x, h and the parameters from those of F(x, h) and of Jᵀ·vector, each (R, C, H, W) or None."""
-        refuse_second_derivatives()
-        x, h, vector, gated, inner, z1, mean1, rstd1, z2, mean2, rstd2, s, *_ = ctx.saved_tensors
-        made = Step((gated, inner), z1, Moments(mean1, rstd1), z2, Moments(mean2, rstd2), s)
-        cotangent = torch.zeros_like(h) if cotangent is None else cotangent.contiguous()
-        direction = None if direction is None else direction.contiguous()
-        # what is multiplied here has its types already, whatever is in force where backward is called
-        with torch.autocast(x.device.type, enabled=False):
-            dx, dh, gradients = step_gradient(ctx.bound, made, x, h, cotangent, direction, vector)
-        shaped = (gradients[name].view_as(p) for name, p in ctx.bound.parameters.items())
-        wanted = zip(ctx.needs_input_grad[5:], shaped)
-        return None, None, dx, dh, None, *(g if need else None for need, g in wanted)
+from rfpn.layers.fast.hgru_stages import Factors, Weights
 
 
 class FastHGRU(FastForm):
@@ -52,8 +19,6 @@ class FastHGRU(FastForm):
     or float64 where the drive is. Under bfloat16 autocast products of spectra take bfloat16 and sum in float32, and J's
     factors are kept in bfloat16; all else stays as it is. What it records can be differentiated once.
     """
-
-    recorded = _Recorded
 
     def __init__(self, cell, x: Tensor):
         """
@@ -95,6 +60,16 @@ class FastHGRU(FastForm):
             h = self.stages.update(made.z2, made.m2, made.s, h, self.weights, canvas)
         return h
 
+    def compute(self, x: Tensor, h: Tensor) -> tuple[Tensor, Step]:
+        """The next state, (N, C, H, W), and what the step left."""
+        x, h = x.contiguous(), h.contiguous()
+        made = self._own_step(x, h)
+        return self.stages.update(made.z2, made.m2, made.s, h, self.weights, None), made
+
+    def gradient(self, kept: list[Tensor], *maps: Tensor | None) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """See :class:`rfpn.layers.fast.form.FastForm`."""
+        return step_gradient(self, Step(*kept), *(None if t is None else t.contiguous() for t in maps))
+
     @torch.no_grad()
     def linearize(self, x: Tensor, h: Tensor) -> "Linearization":
         """The step from h with its Jacobian."""
@@ -117,7 +92,7 @@ class FastHGRU(FastForm):
         m1 = self.stages.moments(z1, h, self.weights.epsilon)
         self.stages.inhibit(z1, m1, x, h, s, self.weights)
         inner, z2 = spectral.correlate(s, self.spectra[1])
-        return Step((gated, inner), z1, m1, z2, self.stages.moments(z2, h, self.weights.epsilon), s)
+        return Step(gated, inner, z1, *m1, z2, *self.stages.moments(z2, h, self.weights.epsilon), s)
 
 
 class Linearization(NamedTuple):
@@ -126,7 +101,7 @@ class Linearization(NamedTuple):
     state: Tensor
     factors: Factors
     gains: tuple[Tensor, Tensor]
-    made: Step
+    kept: Step
     bound: FastHGRU
 
     @torch.no_grad()

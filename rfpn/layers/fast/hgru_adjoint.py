@@ -12,15 +12,29 @@ from rfpn.layers.fast.hgru_stages import Moments
 class Step(NamedTuple):
     """What a step from h leaves for its gradient.
 
-    transformed: of the gated state and of s, (M, C, S1, S2); z1, z2: canvases of both convolutions; s: canvas.
+    gated, inner: transforms of the gated state and of s, (M, C, S1, S2); z1, z2: canvases of both convolutions, with their
+    statistics, (C,); s: canvas.
     """
 
-    transformed: tuple[Tensor, Tensor]
+    gated: Tensor
+    inner: Tensor
     z1: Tensor
-    m1: Moments
+    mean1: Tensor
+    rstd1: Tensor
     z2: Tensor
-    m2: Moments
+    mean2: Tensor
+    rstd2: Tensor
     s: Tensor
+
+    @property
+    def m1(self) -> Moments:
+        """Statistics of z1."""
+        return Moments(self.mean1, self.rstd1)
+
+    @property
+    def m2(self) -> Moments:
+        """Statistics of z2."""
+        return Moments(self.mean2, self.rstd2)
 
 
 def step_gradient(
@@ -40,11 +54,11 @@ def step_gradient(
     )
     k2, scale2, shift2 = hgru_adjoint_stages.norm_coefficients(update.sums, step.m2, tangent.m2, w.scale2, count)
     stages.norm_gradient(update.c, update.tc, step.z2, tangent.z2, step.m2, k2, canvas)
-    y2, ty2, excitation = _through_convolution(canvas, bound.spectra[1], (step.transformed[1], tangent.transformed[1]), lags)
+    y2, ty2, excitation = _through_convolution(canvas, bound.spectra[1], (step.inner, tangent.inner), lags)
     inhibit = stages.inhibit_gradient(step.z1, tangent.z1, step.m1, tangent.m1, x, h, direction, y2, ty2, update, w)
     k1, scale1, shift1 = hgru_adjoint_stages.norm_coefficients(inhibit.sums, step.m1, tangent.m1, w.scale1, count)
     stages.norm_gradient(inhibit.c, inhibit.tc, step.z1, tangent.z1, step.m1, k1, canvas)
-    y1, ty1, inhibition = _through_convolution(canvas, bound.spectra[0], (step.transformed[0], tangent.transformed[0]), lags)
+    y1, ty1, inhibition = _through_convolution(canvas, bound.spectra[0], (step.gated, tangent.gated), lags)
     da, dta, dh, bias1 = stages.gate_gradient(h, direction, y1, ty1, inhibit.h, w)
     s = spectral.unpack(step.s, h)
     kappa, gamma, omega, bias2 = update.scales
@@ -69,17 +83,15 @@ class _Tangent:
         stages, w = bound.adjoint_stages, bound.weights
         canvas, self.s = torch.zeros_like(step.s), torch.zeros_like(step.s)
         stages.gate_tangent(h, direction, canvas, w)
-        first, self.z1 = spectral.correlate(canvas, bound.spectra[0])
+        self.gated, self.z1 = spectral.correlate(canvas, bound.spectra[0])
         self.m1 = stages.tangent_moments(step.z1, self.z1, step.m1, h)
         stages.inhibit_tangent(step.z1, self.z1, step.m1, self.m1, x, h, direction, self.s, w)
-        second, self.z2 = spectral.correlate(self.s, bound.spectra[1])
+        self.inner, self.z2 = spectral.correlate(self.s, bound.spectra[1])
         self.m2 = stages.tangent_moments(step.z2, self.z2, step.m2, h)
-        self.transformed = (first, second)
 
 
 class _NoTangent:
-    s = z1 = z2 = m1 = m2 = None
-    transformed = (None, None)
+    gated = inner = s = z1 = z2 = m1 = m2 = None
 
 
 def _through_convolution(canvas: Tensor, spectrum: Tensor, inputs: tuple[Tensor, Tensor | None], lags: tuple):
