@@ -13,7 +13,6 @@ from rfpn.fixed_point.iteration import (
 )
 from rfpn.fixed_point.linear_solve import LinearSolution, linear_solve
 from rfpn.fixed_point.lipschitz import (
-    check_penalty,
     column_sums,
     lipschitz_penalty,
     penalty_of_sums,
@@ -28,7 +27,6 @@ __all__ = [
     "LinearSolution",
     "NeumannSum",
     "anderson",
-    "check_penalty",
     "column_sums",
     "implicit_gradient",
     "iterate",

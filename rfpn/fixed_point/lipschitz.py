@@ -31,7 +31,8 @@ def probe_vector(h: Tensor, probe: str = "ones") -> Tensor:
     the sum of its output over the batch is constant, so ones see nothing of what passes through it. ``rademacher``: a
     random sign for each element, so that entries of opposite sign do not cancel systematically. ValueError for another.
     """
-    _check_probe(probe)
+    if probe not in PROBES:
+        raise ValueError(f"Lipschitz probe must be one of {', '.join(PROBES)}, got {probe!r}")
     if probe == "ones":
         return torch.ones_like(h)
     if probe == "sample_signs":
@@ -90,31 +91,19 @@ def lipschitz_penalty(
     Raises:
         ValueError: naming the setting that is out of range.
     """
-    check_penalty(coefficient, reduction, probe)
+    if not 0 <= coefficient < 1:
+        raise ValueError(f"Lipschitz coefficient λ must lie in [0, 1), got {coefficient}")
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"Lipschitz reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
     return penalty_of_sums(column_sums(h, h_previous, probe), coefficient, reduction, two_sided)
 
 
 def penalty_of_sums(sums: Tensor, coefficient: float, reduction: str, two_sided: bool = False) -> Tensor:
     """:func:`lipschitz_penalty` of column sums (R, ...) that are known already, with settings that were checked."""
     excess = ((sums.abs() if two_sided else sums) - coefficient).clamp(min=0)
+    total = excess.square().sum()
     if reduction == "norm":
         # the gradient of a norm at zero is NaN in a double backward: leave zero alone
-        square = excess.square().sum()
-        zero = square == 0
-        return torch.where(zero, 0.0, torch.where(zero, 1.0, square).sqrt())
-    total = excess.square().sum()
+        zero = total == 0
+        return torch.where(zero, 0.0, torch.where(zero, 1.0, total).sqrt())
     return total if reduction == "sum_square" else total / max(excess.numel(), 1)
-
-
-def check_penalty(coefficient: float, reduction: str, probe: str = "ones") -> None:
-    """Raise ``ValueError`` naming the setting that :func:`lipschitz_penalty` cannot work with."""
-    if not 0 <= coefficient < 1:
-        raise ValueError(f"Lipschitz coefficient λ must lie in [0, 1), got {coefficient}")
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"Lipschitz reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
-    _check_probe(probe)
-
-
-def _check_probe(probe: str) -> None:
-    if probe not in PROBES:
-        raise ValueError(f"Lipschitz probe must be one of {', '.join(PROBES)}, got {probe!r}")
