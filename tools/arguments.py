@@ -64,11 +64,18 @@ def named_file(word: str) -> tuple[str, str]:
     return name, path
 
 
-def check_files(option: str, files: list[tuple[str, str]]) -> None:
-    """Raise FileNotFoundError naming the option where one of its NAME=FILE does not exist."""
+def check_files(option: str, files: list[tuple[str, str]], several: bool = False) -> None:
+    """Raise OSError or ValueError naming the option where one of its NAME=FILE does not exist, or a name comes twice.
+
+    ``several``: a name may have several files, each once.
+    """
+    seen = set()
     for name, path in files:
         if not os.path.exists(path):
             raise FileNotFoundError(f"{option} {name}={path}: {os.path.abspath(path)} does not exist")
+        if (given := (name, several and os.path.realpath(path))) in seen:
+            raise ValueError(f"{option} {name}={path}: each {'file of a name' if several else 'name'} once")
+        seen.add(given)
 
 
 def _whole(word: str, least: int) -> int:

@@ -53,12 +53,7 @@ def score(word: str) -> tuple[str, int, float]:
 def read_logs(files: list[tuple[str, str]]) -> dict[str, dict[str, Series]]:
     """Iterations done and values by scalar, of each log by name. Raises OSError or ValueError naming what is at fault."""
     check_files("--log", files)
-    logs = {}
-    for name, path in files:
-        if name in logs:
-            raise ValueError(f"--log {name}={path}: each name once")
-        logs[name] = _done(read_log(path))
-    return logs
+    return {name: _done(read_log(path)) for name, path in files}
 
 
 def _done(log: dict[str, Series]) -> dict[str, Series]:

@@ -44,7 +44,7 @@ def named_courses(files: list[tuple[str, str]], trained: dict[str, range]) -> li
     """Courses under the names given here. Raises OSError or ValueError naming what is at fault."""
     if unknown := trained.keys() - dict(files).keys():
         raise ValueError(f"--trained {min(unknown)}: no --csv has that name")
-    check_files("--csv", files)
+    check_files("--csv", files, several=True)
     courses = []
     for name, path in files:
         found = read_courses(path)

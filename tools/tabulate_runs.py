@@ -7,7 +7,6 @@
 
 import argparse
 import math
-import os
 from statistics import mean, stdev
 
 from arguments import add_logs, check_files
@@ -41,12 +40,9 @@ def columns(asked: str | None, found: set[str]) -> list[str]:
 
 def read_logs(files: list[tuple[str, str]]) -> dict[str, list[dict[str, Series]]]:
     """The logs of each name. Raises OSError or ValueError naming one that cannot be averaged with the others."""
-    check_files("--log", files)
-    runs, ends, seen = {}, {}, set()
+    check_files("--log", files, several=True)
+    runs, ends = {}, {}
     for name, path in files:
-        if (file := (name, os.path.realpath(path))) in seen:
-            raise ValueError(f"--log {name}={path}: each log of a name once")
-        seen.add(file)
         log = read_log(path)
         runs.setdefault(name, []).append(log)
         last = max(iterations[-1] for iterations, _ in log.values())

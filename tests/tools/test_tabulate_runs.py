@@ -73,5 +73,5 @@ def test_wrong_arguments_are_named(tmp_path, monkeypatch, capsys):
 
 def test_a_log_counts_once(tmp_path):
     path = _log(tmp_path, "a.json", {"iteration": 19, "total_loss": 1.0})
-    with pytest.raises(ValueError, match="each log of a name once"):
+    with pytest.raises(ValueError, match="each file of a name once"):
         tabulate_runs.read_logs([("FPN", str(path)), ("FPN", f"{tmp_path}/./a.json")])
