@@ -44,7 +44,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def train(arguments: argparse.Namespace, processes: int) -> dict[str, Series]:
-    """Iterations and values by scalar of a run. Raises SystemExit with its error, or the end of its output, where it fails."""
+    """Iterations done and values by scalar of a run. SystemExit with its error, or the end of its output, where it fails."""
     with tempfile.TemporaryDirectory() as folder:
         options = {
             "SOLVER.REFERENCE_WORLD_SIZE": 0,
@@ -69,7 +69,7 @@ def train(arguments: argparse.Namespace, processes: int) -> dict[str, Series]:
 def row(arguments: argparse.Namespace, processes: int, batches: int) -> dict:
     """Number of processes, milliseconds of an iteration of so many batches, those of waiting for data, images a second."""
     log, first = train(arguments, processes), arguments.iterations // 3
-    seconds, wait = (statistics.median(v for i, v in zip(*log[key]) if i >= first) for key in ("time", "data_time"))
+    seconds, wait = (statistics.median(v for i, v in zip(*log[key]) if i > first) for key in ("time", "data_time"))
     speed = processes * arguments.images * batches / seconds
     return {"processes": processes, "milliseconds": 1e3 * seconds, "data": 1e3 * wait, "images_per_second": speed}
 

@@ -53,13 +53,7 @@ def score(word: str) -> tuple[str, int, float]:
 def read_logs(files: list[tuple[str, str]]) -> dict[str, dict[str, Series]]:
     """Iterations done and values by scalar, of each log by name. Raises OSError or ValueError naming what is at fault."""
     check_files("--log", files)
-    return {name: _done(read_log(path)) for name, path in files}
-
-
-def _done(log: dict[str, Series]) -> dict[str, Series]:
-    """Series against iterations done: logs count from 0, and a run's last scores bear the number that would have followed."""
-    end = log["total_loss"][0][-1] + 1 if "total_loss" in log else None
-    return {name: ([i + (i != end) for i in iterations], values) for name, (iterations, values) in log.items()}
+    return {name: read_log(path) for name, path in files}
 
 
 def add_scores(logs: dict[str, dict[str, Series]], scores: list[tuple[str, int, float]]) -> dict[str, dict[str, Series]]:

@@ -109,7 +109,7 @@ def tiles(run: Run) -> dict[str, str]:
     for label, name in (("total loss", "total_loss"), ("residual", "recurrent/residual")):
         if name in run.scalars:
             found[label] = page.number(run.scalars[name][1][-1])
-    iterations = [series[0][-1] + 1 for series in run.scalars.values()]
+    iterations = [series[0][-1] for series in run.scalars.values()]
     if iterations:
         found["iterations"] = f"{max(iterations):,}"
     return found

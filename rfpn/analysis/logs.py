@@ -3,11 +3,16 @@
 import json
 import logging
 
-Series = tuple[list[int], list[float]]  # iterations or steps of processing, values
+Series = tuple[list[int], list[float]]  # iterations done or steps of processing, values
+
+
+def of_a_step(row: dict) -> bool:
+    """Whether a line of a log is of a step; others hold scores, and a run's last bear the number that would have followed."""
+    return not row.keys().isdisjoint(("total_loss", "skipped_steps"))
 
 
 def read_log(path: str) -> dict[str, Series]:
-    """Iterations and values by scalar from the metrics.json of a run. Raises OSError or ValueError naming it."""
+    """Iterations done and values by scalar from the metrics.json of a run. Raises OSError or ValueError naming it."""
     found = read_metrics(path)
     if not found:
         raise ValueError(f"{path}: no log of a run, has no line with an iteration and a value")
@@ -15,7 +20,7 @@ def read_log(path: str) -> dict[str, Series]:
 
 
 def read_metrics(path: str) -> dict[str, Series]:
-    """Series by name from Detectron2's ``metrics.json``, one JSON object a line.
+    """Iterations done and values by name from Detectron2's ``metrics.json``, one JSON object a line, which counts from 0.
 
     A stopped run may leave a broken line: such, and lines with what is no number, are left out, with a warning.
     Where training starts again from an earlier iteration, resumed or from the first, what the log had from there on
@@ -31,7 +36,7 @@ def read_metrics(path: str) -> dict[str, Series]:
             except (ValueError, KeyError, AttributeError, TypeError, OverflowError):
                 broken += 1
                 continue
-            if "total_loss" in row:
+            if of_a_step(row):
                 if iteration <= last:
                     _forget(values, iteration)
                 last = iteration
@@ -39,7 +44,8 @@ def read_metrics(path: str) -> dict[str, Series]:
                 values.setdefault(name, {})[iteration] = value
     if broken:
         logging.getLogger("rfpn").warning("%s: left out %d broken lines", path, broken)
-    return {name: tuple(map(list, zip(*sorted(of_name.items())))) for name, of_name in sorted(values.items()) if of_name}
+    done = {name: {i + (i != last + 1): value for i, value in sorted(of_name.items())} for name, of_name in values.items()}
+    return {name: (list(of_name), list(of_name.values())) for name, of_name in sorted(done.items()) if of_name}
 
 
 def _forget(values: dict[str, dict[int, float]], iteration: int) -> None:

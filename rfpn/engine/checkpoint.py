@@ -14,6 +14,7 @@ from detectron2.config import CfgNode
 from detectron2.utils.file_io import PathManager
 from torch import Tensor, nn
 
+from rfpn.analysis.logs import of_a_step
 from rfpn.data.files import FULL_DISK, first_few
 from rfpn.engine.convert import is_released
 from rfpn.engine.safe_pickle import load_arrays, load_tensors
@@ -223,9 +224,7 @@ def cut_log(path: str, iteration: int, scores: bool = True) -> None:
         for line in file:
             try:
                 record = json.loads(line)
-                # a finished run's last scores bear the number of the iteration that would have followed
-                of_a_step = not record.keys().isdisjoint(("total_loss", "skipped_steps"))
-                goes_on = record["iteration"] < iteration + (scores and not of_a_step)
+                goes_on = record["iteration"] < iteration + (scores and not of_a_step(record))
             except (AttributeError, ValueError, KeyError, TypeError):
                 break
             if not line.endswith(b"\n"):

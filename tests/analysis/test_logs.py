@@ -18,7 +18,7 @@ def test_D5_a_resumed_run_with_a_broken_line(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, logger="rfpn"):
         logging.getLogger("rfpn").propagate = True
         series = read_metrics(str(tmp_path / "metrics.json"))
-    assert series["total_loss"] == ([19, 39], [3.0, 1.5]) and series["loss_mask"] == ([19], [1.0])
+    assert series["total_loss"] == ([20, 40], [3.0, 1.5]) and series["loss_mask"] == ([20], [1.0])
     assert "left out 2 broken lines" in caplog.text
 
 
@@ -27,14 +27,14 @@ def test_a_run_that_starts_again_in_the_same_folder_replaces_the_former_one(tmp_
     later = [{"iteration": 19, "total_loss": 2.0}, {"iteration": 20, "panoptic_seg/PQ": 40.0}]
     write_metrics(tmp_path, [*former, {"iteration": 60, "panoptic_seg/PQ": 50.0}, *later])
     series = read_metrics(str(tmp_path / "metrics.json"))
-    assert series == {"total_loss": ([19], [2.0]), "panoptic_seg/PQ": ([20], [40.0])}
+    assert series == {"total_loss": ([20], [2.0]), "panoptic_seg/PQ": ([20], [40.0])}
 
 
 def test_scores_may_stand_behind_the_line_of_a_later_iteration(tmp_path):
     steps = [{"iteration": i, "total_loss": loss} for i, loss in ((19, 3.0), (39, 2.0))]
     write_metrics(tmp_path, [steps[0], {"iteration": 15, "pathfinder/IoU": 0.5}, steps[1]])
     series = read_metrics(str(tmp_path / "metrics.json"))
-    assert series == {"total_loss": ([19, 39], [3.0, 2.0]), "pathfinder/IoU": ([15], [0.5])}
+    assert series == {"total_loss": ([20, 40], [3.0, 2.0]), "pathfinder/IoU": ([16], [0.5])}
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_scores_may_stand_behind_the_line_of_a_later_iteration(tmp_path):
 def test_lines_with_what_is_no_number_are_left_out(tmp_path, row):
     (tmp_path / "metrics.json").write_text('{"iteration": %s}\n{"iteration": 2, "lr": 3, "loss": NaN}\n' % row)
     series = read_metrics(str(tmp_path / "metrics.json"))
-    assert series["lr"] == ([2], [3.0]) and math.isnan(series["loss"][1][0])
+    assert series["lr"] == ([3], [3.0]) and math.isnan(series["loss"][1][0])
 
 
 def test_a_log_without_a_value_is_named(tmp_path):
@@ -51,4 +51,4 @@ def test_a_log_without_a_value_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"metrics\.json: no log of a run, has no line with an iteration and a value$"):
         read_log(str(tmp_path / "metrics.json"))
     write_metrics(tmp_path, [{"iteration": 1, "lr": 0.5}])
-    assert read_log(str(tmp_path / "metrics.json")) == {"lr": ([1], [0.5])}
+    assert read_log(str(tmp_path / "metrics.json")) == {"lr": ([2], [0.5])}

@@ -49,7 +49,7 @@ def test_runs_that_did_not_get_as_far_are_not_averaged(tmp_path, monkeypatch, ca
     logs = [_log(tmp_path, f"{last}.json", {"iteration": last, "PQ": 50.0}) for last in (999, 199)]
     with pytest.raises(SystemExit) as end:
         _run(monkeypatch, *(word for log in logs for word in ("--log", f"a={log}")))
-    assert end.value.code == 2 and "199.json ends at iteration 199, another of that name at 999" in capsys.readouterr().err
+    assert end.value.code == 2 and "199.json ends at iteration 200, another of that name at 1000" in capsys.readouterr().err
 
 
 def test_scores_of_unlike_iterations_are_not_averaged(tmp_path, monkeypatch, capsys):
@@ -58,10 +58,10 @@ def test_scores_of_unlike_iterations_are_not_averaged(tmp_path, monkeypatch, cap
     cut = _log(tmp_path, "2.json", *losses, {"iteration": 999, "PQ": 20.0})
     with pytest.raises(SystemExit) as end:
         _run(monkeypatch, "--log", f"a={whole}", "--log", f"a={cut}", "--scores", "PQ")
-    assert end.value.code == 2 and "--log a: logs have their last PQ at iterations [999, 1999]" in capsys.readouterr().err
+    assert end.value.code == 2 and "--log a: logs have their last PQ at iterations [1000, 2000]" in capsys.readouterr().err
     _run(monkeypatch, "--log", f"a={whole}", "--log", f"b={cut}", "--scores", "PQ,total_loss")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2:] == ["| a | 1 | 50.0 | 1 |", "| b | 1 | 20.0 | 1 |", "b: PQ is of iteration 999, the log ends at 1999"]
+    assert lines[2:] == ["| a | 1 | 50.0 | 1 |", "| b | 1 | 20.0 | 1 |", "b: PQ is of iteration 1000, the log ends at 2000"]
 
 
 def test_wrong_arguments_are_named(tmp_path, monkeypatch, capsys):

@@ -20,7 +20,7 @@ ROWS = [
 def test_scalars_and_scores_are_told_apart(tmp_path):
     write_metrics(tmp_path, ROWS)
     run = read_run(str(tmp_path))
-    assert run.scalars["total_loss"] == ([19, 39], [3.0, 2.0])
+    assert run.scalars["total_loss"] == ([20, 40], [3.0, 2.0])
     assert set(run.scalars) == {"total_loss", "loss_mask", "recurrent/residual"}
     assert list(run.scores) == ["panoptic_seg", "texture_conflict", "bbox"]
     assert run.scores["texture_conflict"]["false_things"] == ([40], [1.5])
