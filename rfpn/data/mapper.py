@@ -22,8 +22,8 @@ class PanopticMapper(DatasetMapper):
 
     - reads pictures with :func:`rfpn.data.images.read_image`: all modes, and errors that name the file;
     - checks the label map's values on the host, before they reach the device;
-    - gives every training record ``instances`` with ``gt_boxes``, ``gt_classes`` and ``gt_masks``, also where the
-      picture has no instance or augmentation removes them all.
+    - gives every training record ``instances`` with ``gt_boxes``, ``gt_classes`` and, where masks are trained on,
+      ``gt_masks``, also where the picture has no instance or augmentation removes them all.
     """
 
     @configurable
