@@ -39,7 +39,7 @@ def score_panoptic(
 
     Returns:
         group ("All", "Things", "Stuff") -> ``pq``, ``sq``, ``rq`` in [0, 1] and ``n``, the number of categories that
-        occur. A group in which no category occurs has NaN and n = 0. ``per_class``: category id -> pq, sq, rq.
+        occur. A group in which no category occurs has NaN and n = 0.
         ``segments``: group -> number of segments ``matched``, ``false`` (predicted, without a match; those mostly on
         void or on a crowd of their category left out) and ``missed``.
         ``area_mismatches``: number of ground-truth segments whose JSON area was wrong.
@@ -66,7 +66,6 @@ def score_panoptic(
         mismatches += wrong_areas
     results = {group: _average(total, categories, isthing) for group, isthing in GROUPS.items()}
     results["segments"] = {group: _count(total, categories, isthing) for group, isthing in GROUPS.items()}
-    results["per_class"] = {i: _class_quality(total[i]) for i in categories}
     results["area_mismatches"] = mismatches
     return results
 
