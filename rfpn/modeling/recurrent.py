@@ -33,7 +33,8 @@ def recurrent_options(cfg: CfgNode) -> dict:
     for key, rule in _RULES.items():
         check_setting(_spell(key), node[key], rule)
     check_setting(_spell("LIPSCHITZ.WEIGHT"), node.LIPSCHITZ.WEIGHT, Range(0, sys.float_info.max))
-    options = {name: _value(node, name) for name in RULES if name != "lipschitz"}
+    values = {**node, **node.LIPSCHITZ}
+    options = {name: values[name.upper()] for name in RULES if name != "lipschitz"}
     options |= {"test_steps": node.TEST_STEPS or node.STEPS, "lipschitz": node.LIPSCHITZ.WEIGHT > 0}
     check_options(options, lambda name: _spell(_key(name)))
     return options
@@ -58,11 +59,6 @@ def check_penalised(model: str, weight: float, layer: nn.Module) -> None:
 def _key(name: str) -> str:
     """The key below ``MODEL.RECURRENT`` of an argument of RecurrentLayer."""
     return f"LIPSCHITZ.{name.upper()}" if name in _PENALTY else name.upper()
-
-
-def _value(node: CfgNode, name: str):
-    section = node.LIPSCHITZ if name in _PENALTY else node
-    return section[name.upper()]
 
 
 def _spell(key: str) -> str:
