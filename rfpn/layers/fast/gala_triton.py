@@ -122,7 +122,7 @@ def through_inhibit(y2: Tensor, mixed: Tensor, f: InhibitFactors, w: Weights) ->
 
 def through_gate(dy: Tensor, f: GateFactors, w: Weights) -> tuple[Tensor, Tensor]:
     """See :func:`rfpn.layers.fast.gala_stages.through_gate`."""
-    rois, height, width, channels = dy.shape
+    height, width, channels = dy.shape[1:]
     dchannel, dspatial = torch.empty_like(f.what), torch.empty_like(f.where_slope)
     dwhere = torch.empty_like(f.where)
     on_pixels(

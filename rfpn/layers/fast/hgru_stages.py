@@ -92,7 +92,7 @@ def inhibit(z1: Tensor, m1: Moments, x: Tensor, h: Tensor, canvas: Tensor, w: We
 def update(z2: Tensor, m2: Moments, s_canvas: Tensor, h: Tensor, w: Weights, canvas: Tensor | None) -> Tensor:
     """The next state; with ``canvas`` also :func:`gate` of it."""
     s = unpack(s_canvas, h)
-    g2, _, mixed, _ = _candidate(unpack(z2, h), m2, s, h, w)
+    mixed = _candidate(unpack(z2, h), m2, s, h, w)[2]
     state = F.softplus(mixed) if w.outer else mixed
     if canvas is not None:
         gate(state, canvas, w)
