@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import functools
 import logging
 import os
 import shutil
@@ -213,11 +214,17 @@ def _device(name: str) -> str:
         wanted = "a device that works here, such as cuda or cpu"
         raise ValueError(f"MODEL.DEVICE must be {wanted}, got {name!r}: {reason}") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        logging.getLogger("rfpn").warning("no GPU found: running on the CPU (MODEL.DEVICE cpu)")
+        _say_no_gpu()
         return "cpu"
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"MODEL.DEVICE is {name}, but this machine has {torch.cuda.device_count()} GPUs")
     return name
+
+
+@functools.cache
+def _say_no_gpu() -> None:
+    """Once a process: a program may read the configurations of many models."""
+    logging.getLogger("rfpn").warning("no GPU found: running on the CPU (MODEL.DEVICE cpu)")
 
 
 def check_weights(cfg: CfgNode) -> None:

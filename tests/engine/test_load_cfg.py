@@ -1,11 +1,12 @@
 """Configurations are checked as they are read."""
 
+import logging
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from rfpn.engine.setup import check_weights, load_cfg, setup
+from rfpn.engine.setup import _say_no_gpu, check_weights, load_cfg, setup
 
 
 @pytest.mark.parametrize(
@@ -145,3 +146,12 @@ def test_a_gpu_that_is_not_there_is_named(monkeypatch):
     assert load_cfg("", ["MODEL.DEVICE", "cuda:0"]).MODEL.DEVICE == "cuda:0"
     with pytest.raises(ValueError, match="MODEL.DEVICE is cuda:1, but this machine has 1 GPUs"):
         load_cfg("", ["MODEL.DEVICE", "cuda:1"])
+
+
+def test_that_there_is_no_gpu_is_said_once(monkeypatch, caplog):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(logging.getLogger("rfpn"), "propagate", True)
+    _say_no_gpu.cache_clear()
+    with caplog.at_level(logging.WARNING, logger="rfpn"):
+        assert [load_cfg("", []).MODEL.DEVICE for _ in range(2)] == ["cpu", "cpu"]
+    assert caplog.text.count("no GPU found") == 1
