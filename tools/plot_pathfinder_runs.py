@@ -5,11 +5,13 @@
         --log "C-RBP 20"=docs/results/pathfinder/pf14_crbp20.json --output docs/results/pathfinder/pf14.png
 
 Scores that are in no log, such as those of tools/evaluate_timesteps.py, join a run's curve: --score "BPTT 6"=5936:0.912
+A run that began from another's weights, and counts anew, is drawn where that one ended: --start "BPTT 6, on"=4452
 """
 
 import argparse
 import re
 
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from arguments import add_logs, check_files, png_file, positive
@@ -29,6 +31,10 @@ def main() -> None:
         "--score", type=score, action="append", default=[], metavar="NAME=ITERATION:IOU",
         help="IoU of the run NAME after so many iterations, beside those of its log, repeatable",
     )  # fmt: skip
+    parser.add_argument(
+        "--start", type=start, action="append", default=[], metavar="NAME=ITERATION",
+        help="iterations done before the first of the run NAME, whose log and scores count from there, repeatable",
+    )  # fmt: skip
     parser.add_argument("--epoch", type=positive, default=1484, help="iterations of an epoch (default: 190,000 images by 128)")
     parser.add_argument("--output", type=png_file, help="PNG file of the curves")
     arguments = parser.parse_args()
@@ -37,6 +43,7 @@ def main() -> None:
         if _IOU not in logs[name]:
             wanted = f"give the log of a Pathfinder run that was evaluated, or --score {name}=ITERATION:IOU"
             raise ValueError(f"--log {name}={path}: has no {_IOU}; {wanted}")
+    logs = shift(logs, arguments.start)
     print(table(logs, arguments.epoch))
     if arguments.output:
         draw(logs, arguments.epoch).savefig(arguments.output, dpi=110)
@@ -48,6 +55,14 @@ def score(word: str) -> tuple[str, int, float]:
     if not found:
         raise argparse.ArgumentTypeError(f"{word!r} needs NAME=ITERATION:IOU, with an iteration from 1 and an IoU in 0..1")
     return found[1], int(found[2]), float(found[3])
+
+
+def start(word: str) -> tuple[str, int]:
+    """Name of a run and iterations done before it, from NAME=ITERATION."""
+    found = re.fullmatch(r"([^=]+)=0*([1-9]\d*)", word)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{word!r} needs NAME=ITERATION, with an iteration from 1")
+    return found[1], int(found[2])
 
 
 def read_logs(files: list[tuple[str, str]]) -> dict[str, dict[str, Series]]:
@@ -68,6 +83,16 @@ def add_scores(logs: dict[str, dict[str, Series]], scores: list[tuple[str, int, 
     return logs
 
 
+def shift(logs: dict[str, dict[str, Series]], starts: list[tuple[str, int]]) -> dict[str, dict[str, Series]]:
+    """The logs with iterations counted from a run's start. Raises ValueError for a start whose run has no log."""
+    for name, before in starts:
+        if name not in logs:
+            raise ValueError(f"--start {name}={before}: no --log has that name")
+        shifted = {key: ([before + done for done in series[0]], series[1]) for key, series in logs[name].items()}
+        logs = {**logs, name: shifted}
+    return logs
+
+
 def table(logs: dict[str, dict[str, Series]], epoch: int) -> str:
     """Markdown: a row for each run, its IoU at every evaluation."""
     rows = ["| run | IoU (epoch) |", "| --- | --- |"]
@@ -81,7 +106,9 @@ def table(logs: dict[str, dict[str, Series]], epoch: int) -> str:
 def draw(logs: dict[str, dict[str, Series]], epoch: int) -> Figure:
     """IoU, training loss and residual against epochs."""
     figure = Figure(figsize=(12, 3.8), layout="constrained")
+    colours = colormaps["tab10" if len(logs) <= 10 else "tab20"].colors
     for axis, (key, label) in zip(figure.subplots(1, len(PANELS), sharex=True), PANELS.items()):
+        axis.set_prop_cycle(color=colours)
         for name, log in logs.items():
             iterations, values = log.get(key, ([], []))
             axis.plot([i / epoch for i in iterations], values, label=name, marker="o" if key == _IOU else None)

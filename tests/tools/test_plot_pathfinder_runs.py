@@ -33,6 +33,14 @@ def test_scores_of_no_log_join_the_curve(log, tmp_path, monkeypatch, capsys):
     assert "| one | 0.250 (1.0), 0.400 (1.5), 0.550 (2.0), 1.000 (3.0) |" in capsys.readouterr().out
 
 
+def test_a_run_from_another_s_weights_counts_from_where_that_ended(log, tmp_path, monkeypatch, capsys):
+    both = ["--log", f"one={log}", "--log", f"two={log}", "--epoch", 10, "--score", "two=15:0.4"]
+    _run(monkeypatch, *both, "--start", "two=20", "--output", tmp_path / "curves.png")
+    printed = capsys.readouterr().out
+    assert "| one | 0.250 (1.0), 0.500 (2.0) |" in printed
+    assert "| two | 0.250 (3.0), 0.400 (3.5), 0.500 (4.0) |" in printed
+
+
 def test_panels_share_their_epochs(log):
     logs = plot_pathfinder_runs.add_scores(plot_pathfinder_runs.read_logs([("one", log)]), [("one", 40, 0.5)])
     axes = plot_pathfinder_runs.draw(logs, 10).axes
@@ -65,6 +73,8 @@ def test_wrong_arguments_are_named(log, tmp_path, monkeypatch, capsys):
         ([*one, "--score", "one=0:0.4"], "needs NAME=ITERATION:IOU"),
         ([*one, "--score", "one=15:40"], "needs NAME=ITERATION:IOU"),
         ([*one, "--score", "one=15"], "needs NAME=ITERATION:IOU"),
+        ([*one, "--start", "two=15"], "--start two=15: no --log has that name"),
+        ([*one, "--start", "one=0"], "needs NAME=ITERATION"),
         ([*one, "--epoch", 0], "'0' is not a whole number of at least 1"),
         ([*one, "--output", tmp_path / "a.xyz"], "does not end in .png"),
         ([*one, "--output", tmp_path / "none" / "a.png"], "no file in a folder that exists"),
