@@ -159,18 +159,18 @@ class RecurrentLayer(nn.Module):
         return (bind(self.cell, x) if fast else None) or PlainForm(self.step)
 
     def unroll(self, x: Tensor, steps: int, state: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield hidden states h_1 … h_T, recorded where autograd is on, each with its residual (R,), of the whole state."""
+        """Yield copies of h_1 … h_T, recorded where autograd is on, each with its residual (R,), of the whole state."""
         check_drive("RecurrentLayer", x)
         form, state = self.form(x), self.initial_state(x) if state is None else state
         for _ in range(steps):
             previous, state = state, form.step(x, state)
-            yield self.hidden(state), relative_residual(state, previous)
+            yield self.hidden(state).clone(), relative_residual(state, previous)
 
     def forward(self, x: Tensor, each: Callable[[Tensor], object] | None = None) -> RecurrentOutput:
         """Drive x (R, C, H, W) -> :class:`RecurrentOutput`; R may be 0.
 
-        ``each`` is called with the hidden state after every step that has gradients of its own, which under ``bptt`` are
-        all; not in a search (solver ``anderson``, ``test_tolerance``).
+        ``each`` is called with a copy of the hidden state after every step that has gradients of its own, which under
+        ``bptt`` are all; not in a search (solver ``anderson``, ``test_tolerance``).
         """
         check_drive("RecurrentLayer", x)
         steps = self.steps if self.training else self.test_steps
@@ -182,11 +182,11 @@ class RecurrentLayer(nn.Module):
             steps += int(torch.randint(self.extra_steps + 1, (), generator=generator, device="cpu"))
         replayed = self._replay(x, steps) if each is None else None
         if replayed is None:
-            state, previous, penalty = self._run(x, steps, each or _ignore)
+            # copies: a readout that begins in place, as with a rectification, must not change what the next step starts from
+            state, previous, penalty = self._run(x, steps, (lambda hidden: each(hidden.clone())) if each else _ignore)
             residual = relative_residual(state, previous)
         else:
-            state, residual = replayed
-            penalty = state.new_zeros(())
+            (state, residual), penalty = replayed, replayed[0].new_zeros(())
         return self._output(state, penalty, torch.full_like(residual, steps, dtype=torch.int64), residual)
 
     def _run(self, x: Tensor, steps: int, each: Callable) -> tuple[Tensor, Tensor, Tensor]:

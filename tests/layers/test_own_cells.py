@@ -55,6 +55,20 @@ def test_a_drive_changed_in_place_is_refused(options, training):
         layer(random((2, 6)))
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_readout_that_works_in_place_leaves_the_next_steps_alone(mode):
+    layer, x = RecurrentLayer(LinearCell(), 4, gradient="bptt"), random((2, 6))
+    wanted, shown, unrolled = [], [], []
+    with mode():
+        output = layer(x, lambda hidden: wanted.append(hidden.relu()))
+        again = layer(x, lambda hidden: shown.append(hidden.relu_()))
+        for hidden, _ in layer.unroll(x, 4):
+            unrolled.append(hidden.relu_())
+    for found in (shown, unrolled):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    assert torch.equal(again.hidden, output.hidden) and torch.equal(again.residual, output.residual)
+
+
 class Clamped(RecurrentLayer):
     def step(self, x, state):
         return super().step(x, state).clamp(max=0.1)
