@@ -282,7 +282,7 @@ class RecurrentLayer(nn.Module):
         samples, settled = max(residual.shape[0], 1), residual <= (self.tolerance() or SETTLED)
         # anew, and last: a checkpoint that runs the layer again for its backward pass stops before
         self.diagnostics = {"residual": residual.sum() / samples, "unconverged_share": (~settled).sum() / samples}
-        self.diagnostics["penalty"] = penalty.detach()
+        self.diagnostics["penalty"] = penalty.detach().clone()  # what callers do with theirs in place is theirs
         return RecurrentOutput(self.hidden(state), penalty, steps, residual)
 
     def _report(self, solution: NeumannSum | LinearSolution) -> None:

@@ -283,8 +283,8 @@ def test_E6_diagnostics_are_detached_scalars_of_this_pass():
     assert {"truncated_share", "neumann_length"} < layer.diagnostics.keys()
     assert all(value.shape == () and not value.requires_grad for value in layer.diagnostics.values())
     torch.testing.assert_close(layer.diagnostics["residual"], output.residual.mean())
-    layer(random((4, 6)))
-    assert "truncated_share" not in layer.diagnostics
+    changed = layer(random((4, 6))).penalty.add_(1)
+    assert "truncated_share" not in layer.diagnostics and layer.diagnostics["penalty"] < changed
 
 
 @pytest.mark.parametrize("method", METHODS)
