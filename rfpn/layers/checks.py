@@ -76,6 +76,12 @@ def changed(tensor: Tensor, before: int | None) -> bool:
     return before is not None and version(tensor) not in (None, before)
 
 
+def is_batched(tensor: Tensor) -> bool:
+    """Whether a tensor is one of vmap's, many in one, as in ``torch.autograd.grad`` with ``is_grads_batched``."""
+    kinds = torch._C._functorch
+    return kinds.is_legacy_batchedtensor(tensor) or kinds.is_batchedtensor(tensor)
+
+
 def check_sizes(name: str, channels: int, kernel_size: int) -> None:
     """Raise ValueError where ``channels`` is not at least 1 or ``kernel_size`` not odd. name: of the module, for errors."""
     for size, value in (("channels", channels), ("kernel size", kernel_size)):

@@ -19,7 +19,7 @@ from rfpn.fixed_point import (
     secant_quotients,
     stopping_tolerance,
 )
-from rfpn.layers.checks import changed, check_drive, check_next_state, version
+from rfpn.layers.checks import changed, check_drive, check_next_state, is_batched, version
 from rfpn.layers.fast import autocast_dtype, bind, graphs
 from rfpn.layers.no_graph import no_graph
 from rfpn.layers.options import RULES, SECANT, check_options
@@ -286,8 +286,8 @@ class RecurrentLayer(nn.Module):
         return RecurrentOutput(self.hidden(state), penalty, steps, residual)
 
     def _report(self, solution: NeumannSum | LinearSolution) -> None:
-        total, kinds = solution.total, torch._C._functorch
-        if kinds.is_legacy_batchedtensor(total) or kinds.is_batchedtensor(total):  # vmap's: not to be read or copied later
+        # not to be read or copied later
+        if is_batched(solution.total):
             return
         samples = max(len(solution.length), 1)
         self.diagnostics["truncated_share"] = solution.truncated.sum() / samples

@@ -6,8 +6,14 @@ import torch
 from torch import Tensor
 
 from rfpn.fixed_point import NeumannSum, neumann_series, probe_vector
-from rfpn.layers.checks import changed, version
+from rfpn.layers.checks import changed, is_batched, version
 from rfpn.layers.plain import RecordedStep
+
+
+def refuse_batches(*cotangents: Tensor | None) -> None:
+    """RuntimeError for cotangents of vmap's, which kernels do not know."""
+    if any(cotangent is not None and is_batched(cotangent) for cotangent in cotangents):
+        raise RuntimeError("a fast form takes one cotangent at a time, none of vmap's or is_grads_batched: use fast='off'")
 
 
 class _Recorded(torch.autograd.Function):
@@ -27,10 +33,12 @@ class _Recorded(torch.autograd.Function):
     def backward(ctx, cotangent, direction):
         """Gradients of x, h and the parameters from those of F(x, h) and of Jᵀ·vector, each (R, C, H, W) or None.
 
-        RuntimeError with create_graph: the result would lack every second derivative without a word.
+        RuntimeError with create_graph, where the result would lack every second derivative without a word, and for many
+        cotangents at once.
         """
         if torch.is_grad_enabled():
             raise RuntimeError("what a fast form recorded can be differentiated once: use fast='off'")
+        refuse_batches(cotangent, direction)
         parameters, (x, h, vector, *saved) = ctx.form.parameters, ctx.saved_tensors
         cotangent = torch.zeros_like(h) if cotangent is None else cotangent
         # what is multiplied here has its types already, whatever is in force where backward is called
@@ -79,6 +87,7 @@ class FastForm:
 
     @staticmethod
     def _transpose(step, v: Tensor) -> Tensor:
+        refuse_batches(v)
         # backward may be called under autocast, though products have their types already
         with torch.autocast(v.device.type, enabled=False):
             return step.transpose(v)

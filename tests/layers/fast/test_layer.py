@@ -112,6 +112,15 @@ def test_second_derivatives_are_refused(gradient, kind, device):
 
 @pytest.mark.parametrize("kind", SHAPES)
 @pytest.mark.parametrize("gradient", ["rbp", "bptt"])
+def test_many_cotangents_at_once_are_refused(gradient, kind, device):
+    x = torch.rand(SHAPES[kind], device=device, requires_grad=True)
+    hidden = RecurrentLayer(_cell(kind, device), 3, gradient=gradient)(x).hidden
+    with pytest.raises(RuntimeError, match="one cotangent at a time.*fast='off'"):
+        torch.autograd.grad(hidden, x, torch.rand(2, *hidden.shape, device=device), is_grads_batched=True)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("gradient", ["rbp", "bptt"])
 def test_weights_written_to_before_backward_are_told_of(gradient, kind, device):
     layer = RecurrentLayer(_cell(kind, device), 3, gradient=gradient)
     hidden = layer(torch.rand(SHAPES[kind], device=device)).hidden
