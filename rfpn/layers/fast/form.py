@@ -33,13 +33,15 @@ class _Recorded(torch.autograd.Function):
     def backward(ctx, cotangent, direction):
         """Gradients of x, h and the parameters from those of F(x, h) and of Jᵀ·vector, each (R, C, H, W) or None.
 
-        RuntimeError with create_graph, where the result would lack every second derivative without a word, and for many
-        cotangents at once.
+        RuntimeError with create_graph, where the result would lack every second derivative without a word, for many
+        cotangents at once, and for weights that were changed since.
         """
         if torch.is_grad_enabled():
             raise RuntimeError("what a fast form recorded can be differentiated once: use fast='off'")
         refuse_batches(cotangent, direction)
         parameters, (x, h, vector, *saved) = ctx.form.parameters, ctx.saved_tensors
+        # autograd tells of them itself, but not where what it saved was copied (hooks of saved tensors)
+        ctx.form.refuse_changed_weights("before the backward pass: change them after it")
         cotangent = torch.zeros_like(h) if cotangent is None else cotangent
         # what is multiplied here has its types already, whatever is in force where backward is called
         with torch.autocast(x.device.type, enabled=False):
@@ -69,9 +71,7 @@ class FastForm:
         # kernels would read beyond the end of a smaller one
         if h.shape != x.shape:
             raise ValueError(f"a state like the drive is needed, {tuple(x.shape)}, got {tuple(h.shape)}")
-        # some weights were copied at the first step; what fused optimizers and .data write is counted by nobody
-        if any(map(changed, self.parameters.values(), self._versions)):
-            raise RuntimeError("weights were changed between two steps: begin anew from the last state, or use fast='off'")
+        self.refuse_changed_weights("between two steps: begin anew from the last state")
         if not torch.is_grad_enabled():
             return self.iterate(x, h, 1)
         return _Recorded.apply(self, None, x, h, None, *self.parameters.values())[0]
@@ -84,6 +84,12 @@ class FastForm:
         vector = None if probe is None else probe_vector(step.state, probe)
         state, sums = _Recorded.apply(self, step, x, source, vector, *self.parameters.values())
         return RecordedStep(state, sums, lambda v: self._transpose(step, v))
+
+    def refuse_changed_weights(self, when: str) -> None:
+        """RuntimeError where weights, of which some are copied here and others not, were changed since this form was made."""
+        # what fused optimizers and .data write is counted by nobody
+        if any(map(changed, self.parameters.values(), self._versions)):
+            raise RuntimeError(f"weights were changed {when}, or use fast='off'")
 
     @staticmethod
     def _transpose(step, v: Tensor) -> Tensor:

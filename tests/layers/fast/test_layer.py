@@ -131,6 +131,19 @@ def test_weights_written_to_before_backward_are_told_of(gradient, kind, device):
 
 
 @pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("gradient", ["rbp", "bptt"])
+@pytest.mark.parametrize("keep", [torch.autograd.graph.allow_mutation_on_saved_tensors, torch.autograd.graph.save_on_cpu])
+def test_weights_written_to_are_told_of_where_autograd_keeps_copies(keep, gradient, kind, device):
+    layer = RecurrentLayer(_cell(kind, device), 3, gradient=gradient)
+    with keep():
+        hidden = layer(torch.rand(SHAPES[kind], device=device)).hidden
+        with torch.no_grad():
+            layer.cell.alpha.mul_(1.5)
+        with pytest.raises(RuntimeError, match="weights were changed before the backward pass.*fast='off'"):
+            hidden.sum().backward()
+
+
+@pytest.mark.parametrize("kind", SHAPES)
 def test_weights_changed_between_two_steps_are_told_of(kind, device):
     """Of some, the first step made copies."""
     layer = RecurrentLayer(_cell(kind, device), 3)
