@@ -68,8 +68,9 @@ class Checkpointer(DetectionCheckpointer):
         Path(self.save_dir, "last_checkpoint").unlink(missing_ok=True)
 
     def remove_partial(self) -> None:
-        """Remove what a write that was cut short has left in the folder."""
-        for path in Path(self.save_dir).glob(f"*{_PARTIAL}*"):
+        """Remove what a write that was cut short has left in the folder; unfinished files of other programs stay."""
+        folder = Path(self.save_dir)
+        for path in (*folder.glob(f"*{_PARTIAL}.pth"), folder / f"last_checkpoint{_PARTIAL}"):
             path.unlink(missing_ok=True)
 
     def load(self, path: str, *args, **kwargs) -> dict:

@@ -66,6 +66,15 @@ def test_a_failed_write_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
     assert (tmp_path / "last_checkpoint").read_text() == "model.pth"
 
 
+def test_unfinished_files_of_other_programs_stay(tmp_path):
+    ours, theirs = ["model_0000001.partial.pth", "last_checkpoint.partial"], ["set.zip.partial", "notes.partial.txt"]
+    for name in ours + theirs:
+        (tmp_path / name).touch()
+    (tmp_path / "folder.partial").mkdir()
+    Checkpointer(torch.nn.Linear(1, 1), str(tmp_path)).remove_partial()
+    assert {path.name for path in tmp_path.iterdir()} == {*theirs, "folder.partial"}
+
+
 @pytest.mark.parametrize("content", [{}, {"model": {}}])
 def test_a_file_without_weights_is_refused(tmp_path, content):
     torch.save(content, tmp_path / "none.pth")
