@@ -1,7 +1,7 @@
 """Data loaders with the mapper of a data set's kind, and the checks that come before any of them."""
 
 from detectron2.config import CfgNode
-from detectron2.data import DatasetFromList, MapDataset, MetadataCatalog
+from detectron2.data import DatasetCatalog, DatasetFromList, MapDataset, MetadataCatalog
 from detectron2.data.samplers import InferenceSampler
 from detectron2.utils import comm
 from torch.utils.data import DataLoader
@@ -85,6 +85,8 @@ def _training_records(cfg: CfgNode) -> list:
         if descends(cfg.MODEL.META_ARCHITECTURE, "PanopticFPN", "SemanticSegmentor"):
             check_label_maps(name, some)
         records += some
+    # Detectron2's own sets tell their classes once they were loaded; those of evaluation were, if they are there
+    check_same_classes((*cfg.DATASETS.TRAIN, *(name for name in cfg.DATASETS.TEST if name in DatasetCatalog)))
     return records
 
 

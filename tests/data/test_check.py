@@ -1,10 +1,12 @@
+import json
 from pathlib import Path
 
 import pytest
 from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.data.datasets import register_coco_instances
 from detectron2.data.datasets.coco_panoptic import register_coco_panoptic, register_coco_panoptic_separated
 
-from rfpn.data.build import check_datasets
+from rfpn.data.build import build_train_loader, check_datasets
 from rfpn.data.check import check_files, check_metadata, check_scored_instances
 from rfpn.data.panoptic import register_panoptic_folder
 from rfpn.data.semantic import prepare_split, split_of_folder
@@ -116,3 +118,19 @@ def test_A2_what_scoring_stumbles_over_is_named(sets, change):
     edit_json(Path(sets.instances_json), lambda content: content["annotations"][1].update(change))
     with pytest.raises(ValueError, match="instances_train.json: annotation 2(: 'area' must be| has .* no number of pixels)"):
         check_scored_instances("boxes", [], masks=True)
+
+
+@pytest.mark.parametrize("train, test", [(["boxes"], "swapped"), (["boxes", "swapped"], "boxes")])
+def test_B9_classes_that_are_known_once_a_set_is_loaded_are_compared(sets, tmp_path, train, test):
+    path = MetadataCatalog.get("boxes").json_file
+    content = json.loads(Path(path).read_text())
+    names = [category["name"] for category in content["categories"]]
+    for category, name in zip(content["categories"], reversed(names)):
+        category["name"] = name
+    (tmp_path / "swapped.json").write_text(json.dumps(content))
+    register_coco_instances("swapped", {}, str(tmp_path / "swapped.json"), MetadataCatalog.get("boxes").image_root)
+    cfg = config(test=test)
+    cfg.MODEL.META_ARCHITECTURE, cfg.DATASETS.TRAIN = "GeneralizedRCNN", train
+    check_datasets(cfg)
+    with pytest.raises(ValueError, match="datasets 'boxes' and 'swapped' differ in thing_classes"):
+        build_train_loader(cfg, seed=0)
