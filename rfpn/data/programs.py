@@ -37,6 +37,11 @@ def one_line_errors() -> Iterator[None]:
         _end(f"error: {text}", 2)
     except FloatingPointError as error:
         _end(f"error: {error_text(error)}", 3)
+    except RuntimeError as error:
+        # PyTorch raises it wherever the main process is
+        if not str(error).startswith("DataLoader worker (pid"):
+            raise
+        _end(f"error: {error_text(error).rstrip('.')}, perhaps for lack of memory; take fewer DATALOADER.NUM_WORKERS", 2)
     except KeyboardInterrupt:
         _end("interrupted", 130)
 

@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import re
+import signal
 import subprocess
 import sys
 from concurrent.futures.process import BrokenProcessPool
@@ -71,11 +73,26 @@ def test_wrong_input_ends_in_one_line(run, code, line, capsys):
     assert capsys.readouterr().err == line + "\n"
 
 
+class Killed(list):
+    def __getitem__(self, index):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_loaders_worker_that_is_killed_ends_the_program_in_one_line(capsys):
+    with pytest.raises(SystemExit) as end, one_line_errors():
+        list(DataLoader(Killed([0]), num_workers=1))
+    assert end.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(r"error: DataLoader worker \(pid.*[a-z], perhaps for lack of memory; take fewer DATALOADER", line)
+
+
 def test_faults_of_the_program_keep_their_traceback():
     with pytest.raises(AttributeError), one_line_errors():
         fail(AttributeError("a bug"))
     with pytest.raises(KeyError), one_line_errors():
         fail(KeyError("p9"))
+    with pytest.raises(RuntimeError), one_line_errors():
+        fail(RuntimeError("a bug"))
 
 
 @pytest.mark.parametrize("name", JOBS)
