@@ -25,11 +25,11 @@ from detectron2.utils.logger import setup_logger
 from tqdm import tqdm
 
 from arguments import step_list
-from rfpn.analysis.figures import enlarge, side_by_side, stack_rows, write_picture
+from rfpn.analysis.figures import enlarge, side_by_side, stack_rows
 from rfpn.analysis.media import Video, find_media, free_path, is_video, output_paths, write_video
 from rfpn.analysis.overlay import LARGEST_SIDE, Overlay, enlargement
 from rfpn.config import get_cfg
-from rfpn.data.images import read_image
+from rfpn.data.images import read_image, write_image
 from rfpn.data.programs import one_line_errors
 
 logger = logging.getLogger("rfpn")
@@ -131,11 +131,11 @@ def draw_pictures(draw: Drawer, targets: dict[str, str], folder: str) -> list[st
 
     for batch in batches(readable(), draw.batch_size):
         for (target, _), picture in zip(batch, draw([image for _, image in batch])):
-            write_picture(target, picture)
+            write_image(target, picture)
             rows += [picture] if len(rows) < _SHEET_ROWS else []
     if draw.steps and len(rows) > 1:
         taken = {os.path.realpath(path) for path in (*targets, *targets.values())}
-        write_picture(free_path(os.path.join(folder, "steps.png"), taken), stack_rows(rows))
+        write_image(free_path(os.path.join(folder, "steps.png"), taken), stack_rows(rows))
     return problems
 
 

@@ -16,11 +16,11 @@ from typing import Callable
 from detectron2.engine import HookBase
 from tqdm import tqdm
 
-from rfpn.analysis.figures import write_picture
 from rfpn.analysis.overlay import build_overlay
 from rfpn.analysis.samples import draw_samples
 from rfpn.data.architectures import descends
 from rfpn.data.files import datasets_root, write_json
+from rfpn.data.images import write_image
 from rfpn.data.programs import one_line_errors
 from rfpn.data.scenes.dataset import write_scenes
 from rfpn.engine.checkpoint import name_full_disk
@@ -114,7 +114,7 @@ def draw(trainer: Trainer, folder: str) -> None:
     overlay = build_overlay(trainer.model, trainer.cfg)
     for sample in draw_samples(overlay, trainer.cfg.DATASETS.TEST[0], PICTURES, side=SIDE):
         stem = os.path.splitext(sample.name)[0]
-        write_picture(os.path.join(folder, f"{stem}.png"), sample.sheet())
+        write_image(os.path.join(folder, f"{stem}.png"), sample.sheet())
 
 
 if __name__ == "__main__":

@@ -116,12 +116,6 @@ def enlarge(image: np.ndarray, scale: float) -> np.ndarray:
     return cv2.resize(image, _size(image, scale), interpolation=cv2.INTER_CUBIC)
 
 
-def write_picture(path: str, picture: np.ndarray) -> None:
-    """Write an RGB picture. Raises OSError naming the path that cannot be written."""
-    if not cv2.imwrite(path, np.ascontiguousarray(picture[..., ::-1])):
-        raise OSError(f"{path}: could not be written")
-
-
 class _Drawer(Visualizer):
     """Visualizer whose labels stay within the picture and, where there is room, off one another."""
 

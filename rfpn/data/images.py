@@ -1,11 +1,15 @@
-"""Reading pictures safely: every mode is converted on purpose, and an error always names the file."""
+"""Reading and writing pictures safely: every mode is converted on purpose, and an error always names the file."""
 
+import os
 from contextlib import contextmanager
-from typing import Iterator
+from typing import Iterator, Sequence
 
+import cv2
 import numpy as np
 import torch
 from PIL import ExifTags, Image, ImageFile, ImageOps, TiffImagePlugin
+
+from rfpn.data.files import whole_file
 
 # Greys of 16 bits: Pillow saturates them when it converts to 8 bits.
 _SIXTEEN_BIT_MODES = ("I;16", "I;16L", "I;16B", "I;16N")
@@ -147,3 +151,22 @@ def read_semantic_map(path: str, size: tuple | None, *, classes: int, ignore_lab
             f"(stuff classes and class 0 for things) and void is {ignore_label}"
         )
     return labels
+
+
+def write_image(path: str, image: np.ndarray, parameters: Sequence[int] = ()) -> None:
+    """Writes a picture (H, W, 3), RGB uint8, or (H, W), whole or not at all, in the format that its name ends in.
+
+    Args:
+        parameters: OpenCV's, such as of compression.
+
+    Raises:
+        OSError: naming ``path``, which cannot be written.
+    """
+    pixels = np.ascontiguousarray(image[..., ::-1] if image.ndim == 3 else image)
+    # in memory: where OpenCV writes a file itself, it mostly says nothing of a full disk
+    _, content = cv2.imencode(os.path.splitext(path)[1], pixels, parameters)
+    try:
+        with whole_file(path) as temporary:
+            temporary.write_bytes(content)
+    except OSError as error:
+        raise OSError(f"{path}: could not be written ({error.strerror})") from None

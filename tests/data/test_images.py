@@ -1,10 +1,11 @@
 import io
+import resource
 
 import numpy as np
 import pytest
 from PIL import Image, ImageFile, TiffImagePlugin
 
-from rfpn.data.images import load_image, read_image, read_label_map, upright_size
+from rfpn.data.images import load_image, read_image, read_label_map, upright_size, write_image
 
 GREY = np.arange(0, 240, 10, dtype=np.uint8).reshape(4, 6)
 
@@ -151,3 +152,23 @@ def test_label_map_of_a_palette_keeps_its_indices(tmp_path):
     np.testing.assert_array_equal(read_label_map(save(tmp_path, labels)), [[0, 1, 255]])
     with pytest.raises(ValueError, match="colour.png"):
         read_label_map(save(tmp_path, Image.new("RGB", (2, 2)), "colour.png"))
+
+
+def test_a_picture_is_written_as_it_is(tmp_path):
+    colours = np.random.default_rng(0).integers(0, 255, (4, 6, 3), dtype=np.uint8)
+    for picture in (GREY, colours):
+        write_image(str(tmp_path / "a.png"), picture)
+        np.testing.assert_array_equal(np.array(Image.open(tmp_path / "a.png")), picture)
+
+
+@pytest.mark.parametrize("name", ["none/a.png", "a.png", "a.jpg"])
+def test_a_picture_that_cannot_be_written_is_named_and_not_there(tmp_path, name):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        # stands for a full disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))
+        with pytest.raises(OSError, match=f"{name}: could not be written"):
+            write_image(str(tmp_path / name), GREY)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())

@@ -158,7 +158,7 @@ def test_a_picture_that_cannot_be_written_is_named(runs, photos, tmp_path, capsy
     with pytest.raises(SystemExit) as end:
         run(runs, "rfpn", [photos / "a.png"], tmp_path)
     assert end.value.code == 2
-    assert f"error: {tmp_path / 'a.png'}: could not be written" in capsys.readouterr().err.splitlines()
+    assert f"error: {tmp_path / 'a.png'}: could not be written (Is a directory)" in capsys.readouterr().err.splitlines()
 
 
 def test_pictures_that_would_fill_the_memory_are_refused(capsys):

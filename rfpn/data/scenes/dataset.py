@@ -10,6 +10,7 @@ import numpy as np
 
 from rfpn.data.annotations import Categories
 from rfpn.data.files import differences, locked, read_json, write_json
+from rfpn.data.images import write_image
 from rfpn.data.panoptic_png import encode_ids
 from rfpn.data.scenes.geometry import STUFF_CLASSES, THING_CLASSES
 from rfpn.data.scenes.render import SceneOptions, render_scene
@@ -142,10 +143,10 @@ def _write_scene(index: int, paths, split: str, seed: int, options: SceneOptions
 
     stem = f"{index + 1:08d}"
     quality = [cv2.IMWRITE_PNG_COMPRESSION, 1] if image_format == "png" else [cv2.IMWRITE_JPEG_QUALITY, 95]
-    _write(os.path.join(paths.image_root, f"{stem}.{image_format}"), scene.image[..., ::-1], quality)
-    _write(os.path.join(paths.panoptic_root, f"{stem}.png"), encode_ids(panoptic)[..., ::-1], [])
+    write_image(os.path.join(paths.image_root, f"{stem}.{image_format}"), scene.image, quality)
+    write_image(os.path.join(paths.panoptic_root, f"{stem}.png"), encode_ids(panoptic))
     labels = semantic_map(scene.index, segments, categories)
-    _write(os.path.join(paths.sem_seg_root, f"{stem}.png"), labels, [])
+    write_image(os.path.join(paths.sem_seg_root, f"{stem}.png"), labels)
     image = {
         "id": index + 1,
         "file_name": f"{stem}.{image_format}",
@@ -155,11 +156,6 @@ def _write_scene(index: int, paths, split: str, seed: int, options: SceneOptions
     }
     annotation = {"image_id": index + 1, "file_name": f"{stem}.png", "segments_info": segments}
     return image, annotation, thing_annotations(scene.index, segments, categories)
-
-
-def _write(path: str, array: np.ndarray, quality: list) -> None:
-    if not cv2.imwrite(path, np.ascontiguousarray(array), quality):
-        raise OSError(f"{path}: could not be written")
 
 
 def _write_jsons(paths, info: dict, results: list) -> None:
