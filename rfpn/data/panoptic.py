@@ -30,6 +30,8 @@ from rfpn.data.stamps import made_from
 
 logger = logging.getLogger(__name__)
 
+# of metadata, for things and for stuff
+_NUMBERING = ("classes", "dataset_id_to_contiguous_id")
 _DEFAULT_COLORS = ((220, 20, 60), (70, 130, 180), (107, 142, 35), (190, 153, 153), (250, 170, 30), (0, 80, 100))
 
 
@@ -235,10 +237,9 @@ def _load_instances(name: str, split: Split, categories: Categories, panoptic: d
 
 def _check_categories(name: str, categories: Categories, split: Split) -> None:
     metadata = MetadataCatalog.get(name)
-    if (
-        metadata.thing_dataset_id_to_contiguous_id != categories.thing_ids()
-        or metadata.stuff_dataset_id_to_contiguous_id != {0: 0, **categories.stuff_ids()}
-    ):
+    listed = panoptic_metadata([*categories.things, *categories.stuff], split.panoptic_json)
+    # names too: equal ids that stand for other classes would be trained on and scored as these
+    if any(metadata.get(f"{kind}_{key}") != listed[f"{kind}_{key}"] for kind in ("thing", "stuff") for key in _NUMBERING):
         raise ValueError(f"{split.panoptic_json}: its categories are not those that '{name}' was registered with")
 
 

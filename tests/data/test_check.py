@@ -11,7 +11,7 @@ from rfpn.data.check import check_files, check_metadata, check_scored_instances
 from rfpn.data.panoptic import register_panoptic_folder
 from rfpn.data.semantic import prepare_split, split_of_folder
 from tests.data.test_build import config
-from tests.data.tiny_panoptic import edit_json, mixed_layouts, write_set
+from tests.data.tiny_panoptic import CATEGORIES, edit_json, mixed_layouts, write_set
 
 pytestmark = pytest.mark.usefixtures("catalogs")
 
@@ -134,3 +134,12 @@ def test_B9_classes_that_are_known_once_a_set_is_loaded_are_compared(sets, tmp_p
     check_datasets(cfg)
     with pytest.raises(ValueError, match="datasets 'boxes' and 'swapped' differ in thing_classes"):
         build_train_loader(cfg, seed=0)
+
+
+@pytest.mark.parametrize("one, other", [("sky", "road"), ("cat", "dog")])
+def test_B9_categories_that_are_given_are_those_of_the_json(tmp_path, one, other):
+    root = write_set(tmp_path / "set", mixed_layouts())
+    swapped = [{**c, "name": {one: other, other: one}.get(c["name"], c["name"])} for c in CATEGORIES]
+    register_panoptic_folder("tiny", str(root), "train", swapped)
+    with pytest.raises(ValueError, match="its categories are not those that 'tiny' was registered with"):
+        DatasetCatalog.get("tiny")
