@@ -29,6 +29,7 @@ from rfpn.data.mapper import PanopticMapper
 from rfpn.data.packing import PackedLoader
 from rfpn.data.pathfinder.mapper import PathfinderMapper
 from rfpn.data.records import (
+    check_boxes,
     check_classes,
     check_label_maps,
     check_mask_format,
@@ -80,6 +81,7 @@ def _training_records(cfg: CfgNode) -> list:
         some = training_records(name, filter_empty=cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS)
         if things and _kind(name) != "pathfinder":
             check_classes(some, things, key)
+            check_boxes(some)
         if cfg.MODEL.MASK_ON:
             check_mask_format(some, cfg.INPUT.MASK_FORMAT)
         if descends(cfg.MODEL.META_ARCHITECTURE, "PanopticFPN", "SemanticSegmentor"):

@@ -6,7 +6,7 @@ import os
 import numpy as np
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
-from rfpn.data.annotations import is_polygon, read_instances_json, read_panoptic_json
+from rfpn.data.annotations import is_box, is_polygon, read_instances_json, read_panoptic_json
 from rfpn.data.check import PREPARE_COMMAND
 from rfpn.data.files import first_few
 from rfpn.data.images import upright_size
@@ -162,6 +162,29 @@ def check_classes(records: list, classes: int, key: str) -> None:
                     f"{record['file_name']}: has an instance of class {found!r:.80}, but {key} is {classes}: "
                     f"category_id is a whole number from 0 to {classes - 1}"
                 )
+
+
+def check_boxes(records: list) -> None:
+    """Every object that is trained on has a box.
+
+    Raises:
+        ValueError: naming the first record with an object that has none, or one of other than four finite numbers.
+    """
+    for record in records:
+        for annotation in record.get("annotations", ()):
+            if not annotation.get("iscrowd", 0) and not _is_box(box := annotation.get("bbox")):
+                raise ValueError(f"an instance of {record['file_name']} has no 'bbox' of four finite numbers, but {box!r:.80}")
+
+
+def _is_box(value) -> bool:
+    if is_box(value):
+        return True
+    # loaders of ones own give tuples and NumPy's numbers
+    try:
+        numbers = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        return False
+    return numbers.shape == (4,) and bool(np.isfinite(numbers).all())
 
 
 def check_mask_format(records: list, mask_format: str) -> None:

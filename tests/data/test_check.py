@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.data.datasets import register_coco_instances
@@ -143,3 +144,19 @@ def test_B9_categories_that_are_given_are_those_of_the_json(tmp_path, one, other
     register_panoptic_folder("tiny", str(root), "train", swapped)
     with pytest.raises(ValueError, match="its categories are not those that 'tiny' was registered with"):
         DatasetCatalog.get("tiny")
+
+
+@pytest.mark.parametrize("box", [None, [1, 2, 3], [1, 2, 3, float("inf")]])
+def test_an_instance_without_a_box_is_found_before_training(sets, box):
+    cfg = config("boxes", "boxes")
+    cfg.MODEL.META_ARCHITECTURE = "GeneralizedRCNN"
+    records = DatasetCatalog.get("boxes")
+    DatasetCatalog.remove("boxes")
+    DatasetCatalog.register("boxes", lambda: records)
+    crowd, own = {**records[0]["annotations"][0], "iscrowd": 1, "bbox": box}, records[0]["annotations"][-1]
+    records[0]["annotations"].append(crowd)
+    own["bbox"] = tuple(np.float32(own["bbox"]))
+    build_train_loader(cfg, seed=0)
+    own["bbox"] = box
+    with pytest.raises(ValueError, match="an instance of .*photo1.png has no 'bbox' of four finite numbers"):
+        build_train_loader(cfg, seed=0)
