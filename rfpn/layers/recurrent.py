@@ -182,14 +182,14 @@ class RecurrentLayer(nn.Module):
             steps += int(torch.randint(self.extra_steps + 1, (), generator=generator, device="cpu"))
         replayed = self._replay(x, steps) if each is None else None
         if replayed is None:
-            # copies: a readout that begins in place, as with a rectification, must not change what the next step starts from
-            state, previous, penalty = self._run(x, steps, (lambda hidden: each(hidden.clone())) if each else _ignore)
+            state, previous, penalty = self._run(x, steps, each)
             residual = relative_residual(state, previous)
         else:
-            (state, residual), penalty = replayed, replayed[0].new_zeros(())
+            state, residual = replayed
+            penalty = state.new_zeros(())
         return self._output(state, penalty, torch.full_like(residual, steps, dtype=torch.int64), residual)
 
-    def _run(self, x: Tensor, steps: int, each: Callable) -> tuple[Tensor, Tensor, Tensor]:
+    def _run(self, x: Tensor, steps: int, each: Callable | None) -> tuple[Tensor, Tensor, Tensor]:
         """All steps, the last ones recorded: last state, the one before, penalty."""
         form, state = self.form(x), self.initial_state(x)
         recorded = {"bptt": steps, "tbptt": min(self.window, steps), "rbp": 1}[self.gradient]
@@ -215,7 +215,7 @@ class RecurrentLayer(nn.Module):
         found = no_graph(x, self._search, form, x, start, steps) if implicit else self._search(form, x, start, steps)
         if not (implicit and torch.is_grad_enabled()):
             return self._output(found.state, penalty, found.steps, found.residual)
-        state, previous, penalty = self._record(form, x, found.previous, 1, _ignore)
+        state, previous, penalty = self._record(form, x, found.previous, 1, None)
         # not the search's: where samples influence each other, the step of all is another than each one's best
         return self._output(state, penalty, found.steps, relative_residual(state, previous))
 
@@ -229,7 +229,7 @@ class RecurrentLayer(nn.Module):
         independent = not getattr(self.cell, "batch_statistics", False)
         return iterate_until(form.step, x, start, steps, self.tolerance(), independent)
 
-    def _record(self, form, x: Tensor, state: Tensor, steps: int, each: Callable) -> tuple[Tensor, Tensor, Tensor]:
+    def _record(self, form, x: Tensor, state: Tensor, steps: int, each: Callable | None) -> tuple[Tensor, Tensor, Tensor]:
         """Run the steps that autograd records: last state, the one before, penalty."""
         gradient = torch.is_grad_enabled()
         penalised, implicit = gradient and self.training and self.lipschitz, gradient and self.gradient == "rbp"
@@ -239,13 +239,18 @@ class RecurrentLayer(nn.Module):
         previous = state.detach().requires_grad_() if leaf else state.view_as(state)
         for _ in range(steps - 1):
             previous = form.step(x, previous)
-            each(self.hidden(previous))
+            self._show(previous, each)
         if penalised or implicit:
             state, penalty = self._record_jacobian(form, x, previous, penalised, implicit)
         else:
             state, penalty = form.step(x, previous), state.new_zeros(())
-        each(self.hidden(state))
+        self._show(state, each)
         return state, previous, penalty
+
+    def _show(self, state: Tensor, each: Callable | None) -> None:
+        # a copy: a readout that begins in place, as with a rectification, must not change what the next step starts from
+        if each is not None:
+            each(self.hidden(state).clone())
 
     # compiled functions have no second derivatives, and compilers give what they saved for a first one away;
     # torch.compiler.disable would take two seconds more at import
@@ -286,15 +291,10 @@ class RecurrentLayer(nn.Module):
         return RecurrentOutput(self.hidden(state), penalty, steps, residual)
 
     def _report(self, solution: NeumannSum | LinearSolution) -> None:
-        # not to be read or copied later
-        if is_batched(solution.total):
+        if is_batched(solution.total):  # not to be read or copied later
             return
         samples = max(len(solution.length), 1)
         self.diagnostics["truncated_share"] = solution.truncated.sum() / samples
         self.diagnostics[f"{self.adjoint}_length"] = solution.length.sum() / samples
         if isinstance(solution, LinearSolution):
             self.diagnostics["solve_residual"] = solution.residual.sum() / samples
-
-
-def _ignore(hidden: Tensor) -> None:
-    """What is done with hidden states that nobody asked for."""
