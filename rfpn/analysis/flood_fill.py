@@ -154,7 +154,8 @@ def draw_flood_fill(
     """Draw two rows for each object: the flood over its tessellation, and the model's probabilities.
 
     The last column has the flood's distance and the model's step at which each cell is reached, as colour. The flood's
-    frames are spread over its whole way and the model's over its T steps.
+    frames are spread over its whole way and the model's over its T steps, none twice: where there are fewer than places, the
+    last of these stay empty.
 
     Args:
         path: PNG file. objects: title, tessellation, growth (T, H, W), similarity with a start.
@@ -179,21 +180,20 @@ def _draw_object(
     axes[0, 0].set_ylabel("flood", fontsize="small")
     axes[1, 0].imshow(tessellation.mask, cmap="gray", vmin=0, vmax=1)
     axes[1, 0].set_ylabel("model", fontsize="small")
-    frames = axes.shape[1] - 2
-    for column, share in enumerate(np.linspace(0, 1, frames), start=1):
-        depth, step = round(share * flood[np.isfinite(flood)].max()), 1 + round(share * (len(growth) - 1))
-        flooded = np.nan_to_num(_paint(tessellation, flood <= depth))
-        for axis, picture, title in (
-            (axes[0, column], flooded, f"distance {depth}"),
-            (axes[1, column], growth[step - 1], f"step {step}"),
-        ):
+    farthest, places = int(flood[np.isfinite(flood)].max()), axes.shape[1] - 2
+    floods = [(f"distance {d}", np.nan_to_num(_paint(tessellation, flood <= d))) for d in _spread(0, farthest, places)]
+    masks = [(f"step {step}", growth[step - 1]) for step in _spread(1, len(growth), places)]
+    for row, frames in zip(axes[:, 1:-1], (floods, masks)):
+        for axis, (title, picture) in zip(row, frames):
             axis.imshow(picture, cmap="gray", vmin=0, vmax=1)
             axis.set_title(title, fontsize="x-small")
-    scales = (flood, 0, flood[np.isfinite(flood)].max(), "distance"), (times, 1, len(growth), "step reached")
+        for axis in row[len(frames) :]:
+            axis.axis("off")
+    scales = (flood, 0, farthest, "distance"), (times, 1, len(growth), "step reached")
     for axis, (values, least, most, label) in zip(axes[:, -1], scales):
         # white: outside the object, or never reached
         heat = axis.imshow(_paint(tessellation, values), cmap="turbo", vmin=least, vmax=most, interpolation="nearest")
-        bar = axis.figure.colorbar(heat, ax=axis, ticks=sorted({least, int(most)}))
+        bar = axis.figure.colorbar(heat, ax=axis, ticks=sorted({least, most}))
         bar.set_label(label, fontsize="x-small")
         bar.ax.tick_params(labelsize="x-small")
     axes[0, -1].set_title(f"ρ = {found.correlation:.2f}", fontsize="x-small")
@@ -217,6 +217,11 @@ def draw_scores(path: str, models: dict[str, list[Similarity]]) -> None:
         if axis.patches:
             axis.legend(fontsize="xx-small", loc="upper left")
     figure.savefig(path, dpi=100)
+
+
+def _spread(least: int, most: int, places: int) -> list[int]:
+    """Integers from ``least`` to ``most``, ends included, evenly spread: as many as there are places, or all of them."""
+    return [round(value) for value in np.linspace(least, most, min(places, most - least + 1))]
 
 
 def _paint(tessellation: Tessellation, values: np.ndarray) -> np.ndarray:

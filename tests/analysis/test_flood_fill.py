@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from rfpn.analysis.flood_fill import (
@@ -147,3 +148,21 @@ def test_figures(tmp_path):
     assert changed[len(changed) // 2 :].any() and not changed[: len(changed) // 3].any()  # the model's row alone
     draw_scores(str(tmp_path / "scores.png"), {"a": [found, found], "b": []})
     assert (tmp_path / "scores.png").stat().st_size > 3000
+
+
+def test_no_frame_is_drawn_twice(tmp_path, monkeypatch):
+    tessellation = tessellate(disc(), 20)
+    growth = flooding(tessellation, 3)
+    found = similarity(tessellation, growth)
+    farthest, figures = int(tessellation.distances[found.start].max()), []
+    assert farthest < 5 and len(growth) < 6  # fewer than places for them
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    for steps in (growth, np.concatenate([growth, growth, growth])):
+        draw_flood_fill("none.png", [("disc", tessellation, steps, found)])
+    for figure, steps in zip(figures, ([*range(1, len(growth) + 1)], None)):
+        titles = [axis.get_title() for axis in figure.axes]
+        assert [t for t in titles if t.startswith("distance")] == [f"distance {d}" for d in range(farthest + 1)]
+        drawn = [t for t in titles if t.startswith("step")]
+        assert drawn == [f"step {s}" for s in steps] if steps else (len(set(drawn)) == 6 and drawn[0] == "step 1")
+    # the places left over have no frame around them
+    assert sum(not axis.axison for axis in figures[0].axes) == 2 * 6 - (farthest + 1) - len(growth)
