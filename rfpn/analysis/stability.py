@@ -98,12 +98,12 @@ def draw_stability(path: str, models: dict[str, list[Stability]], coefficients: 
         axis.fill_between([left, limit], 1, top, color="tab:red", alpha=0.08, linewidth=0, label="blind spot")
         axis.set(xlim=(left, None), ylim=(None, top))
     penalties = np.array([row.lcp for rows in models.values() for row in rows])
-    positive = penalties[penalties > 0]
+    positive = penalties[(penalties > 0) & np.isfinite(penalties)]
     if len(positive) and positive.max() > 100 * positive.min():
         decade = 10.0 ** np.floor(np.log10(positive.min()))
         axes[2].set_xscale("symlog", linthresh=decade)
-        # penalties are never negative, but 0 has a place on the axis
-        axes[2].set_xlim(left=-0.3 * decade)
+        # penalties are never negative, but 0 has a place on the axis; symlog leaves no room beside the largest
+        axes[2].set_xlim(-0.3 * decade, 2 * positive.max())
     else:
         axes[2].ticklabel_format(axis="x", style="sci", scilimits=(-2, 2))
     axes[0].legend(fontsize="small")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from rfpn.analysis.jacobian import Stability
 from rfpn.analysis.stability import analyse, draw_stability, summarise
@@ -37,3 +38,15 @@ def test_figure_and_ranks(tmp_path):
     assert np.isnan(summarise(rows[:2])["rank_radius"])
     draw_stability(str(tmp_path / "stability.png"), {"a": rows, "b": rows[:1]}, {"a": 0.9, "b": 0.9})
     assert (tmp_path / "stability.png").stat().st_size > 10000
+
+
+@pytest.mark.parametrize("penalties", [(0.0, 1e-6, 0.14), (1e-3, 0.1, 0.14), (0.05, 0.14, float("inf"))])
+def test_every_penalty_has_room_within_the_figure(monkeypatch, penalties):
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    rows = [Stability(1.2, 1.2, 1.2, 1.2, 1.2, 1, penalty, 0.1, 1.2, 1) for penalty in penalties]
+    draw_stability("none.png", {"a": rows}, {"a": 0.9})
+    axis = figures[0].axes[2]
+    left, right = axis.transAxes.inverted().transform(axis.transData.transform([(min(penalties), 1.2), (0.14, 1.2)]))[:, 0]
+    # a point has a radius of its own
+    assert 0.01 < left < right < 0.99
