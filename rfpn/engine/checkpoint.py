@@ -93,15 +93,24 @@ class Checkpointer(DetectionCheckpointer):
     def _load_file(self, filename: str) -> dict:
         return read_checkpoint(filename)
 
+    def _convert_ndarray_to_tensor(self, state_dict: dict) -> None:
+        # the last ones before they are loaded: under the model's names, and then without those of another shape
+        super()._convert_ndarray_to_tensor(state_dict)
+        self._read = state_dict
+
     def _load_model(self, checkpoint: dict):
-        given, total = len(checkpoint["model"]), len(self.model.state_dict())
+        given, own = len(checkpoint["model"]), self.model.state_dict().keys()
         self.incompatible = super()._load_model(checkpoint)
-        # not from those missing: Detectron2 leaves out constants there
-        loaded = given - len(self.incompatible.unexpected_keys) - len(self.incompatible.incorrect_shapes)
-        self.foreign = len(self.incompatible.unexpected_keys) == given
+        loaded = own & self._read.keys()
+        del self._read
+        missing, unexpected, misshapen = self.incompatible
+        self.foreign = len(unexpected) == given
+        # norms' counters and constants, which torch and Detectron2 do not miss
+        spared = [name for name in own if name not in {*loaded, *missing, *(m[0] for m in misshapen)}]
+        spared = f"; absent but not needed {len(spared)} ({first_few(spared, 3)})" if spared else ""
         logger = logging.getLogger("rfpn")
-        logger.info("weights: loaded %d of %d tensors; %s", loaded, total, self.summary())
-        if is_released(self.incompatible.unexpected_keys):
+        logger.info("weights: loaded %d of %d tensors; %s%s", len(loaded), len(own), self.summary(), spared)
+        if is_released(unexpected):
             logger.warning("the mask head is not loaded: %s", _RELEASED)
         return self.incompatible
 

@@ -165,6 +165,21 @@ def test_D1_one_line_says_what_was_loaded(tmp_path, caplog):
     check_complete(target, allow_missing=True)
 
 
+def test_D1_the_numbers_of_the_line_add_up(tmp_path, caplog):
+    """Torch fills in a norm's counter by itself, and does not count it as missing; Detectron2 forgets old files' anchors."""
+    target = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    state = {name: value for name, value in target.state_dict().items() if name not in ("0.bias", "1.num_batches_tracked")}
+    state["anchor_generator.cell_anchors.0"] = torch.ones(1)
+    torch.save({"model": state}, tmp_path / "older.pth")
+    with caplog.at_level(logging.INFO, logger="rfpn"):
+        Checkpointer(target).load(str(tmp_path / "older.pth"))
+    (line,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("weights:")]
+    assert line == (
+        "weights: loaded 5 of 7 tensors; missing 1 (0.bias); unexpected 0; wrong shape 0; "
+        "absent but not needed 1 (1.num_batches_tracked)"
+    )
+
+
 @pytest.mark.parametrize(
     "name, refused",
     # a layer's, that of a head that this model does without, what frozen norms do not count
