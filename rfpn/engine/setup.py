@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 import shutil
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
@@ -144,19 +145,40 @@ def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
         # what a broken file raises
         except (AssertionError, AttributeError, RecursionError, TypeError, UnicodeError, yaml.YAMLError) as error:
             raise ValueError(f"--config-file {path} is no configuration: {error}") from None
+    _check_overrides(cfg, overrides)
     try:
         cfg.merge_from_list(overrides)
-    except AssertionError as error:  # yacs asserts on unknown keys and on an odd number of words
-        raise KeyError(f"command-line override: {error}{_slip(overrides)}") from None
     except ValueError as error:  # of another type
         hint = "; a tuple is written \"('one', 'two')\", one of a single value \"('one',)\""
         raise ValueError(f"command-line override: {error}{hint if 'tuple' in str(error) else ''}") from None
-    except (AttributeError, TypeError) as error:  # a key below one that holds a value
+    except (AttributeError, TypeError) as error:
         raise KeyError(f"command-line override: {' '.join(map(str, overrides))} cannot be taken ({error})") from None
     check_values(cfg)
     cfg.MODEL.DEVICE = _device(cfg.MODEL.DEVICE)
     cfg.OUTPUT_DIR, cfg.MODEL.WEIGHTS = (os.path.expanduser(path) for path in (cfg.OUTPUT_DIR, cfg.MODEL.WEIGHTS))
     return cfg
+
+
+def _check_overrides(cfg: CfgNode, overrides: list) -> None:
+    """Raise KeyError naming an unknown key, or one without a value: yacs asserts that, which ``python -O`` leaves out."""
+    words = list(map(str, overrides))
+    for key, value in zip_longest(words[::2], words[1::2]):
+        fault = None
+        if not _is_key(cfg, key):
+            fault = f"Non-existent key: {key}"
+        elif value is None or (len(words) % 2 and _is_key(cfg, value)):
+            fault = f"{key} has no value; overrides are KEY VALUE in pairs"
+        if fault:
+            raise KeyError(f"command-line override: {fault}{_slip(overrides)}")
+
+
+def _is_key(cfg: CfgNode, name: str) -> bool:
+    node = cfg
+    for part in name.split("."):
+        if not isinstance(node, CfgNode) or part not in node:
+            return False
+        node = node[part]
+    return True
 
 
 def _slip(overrides: list) -> str:

@@ -94,14 +94,23 @@ def test_aliases_that_lead_back_and_lists_of_bases(tmp_path, text):
         load_cfg(str(tmp_path / "config.yaml"), [])
 
 
-def test_a_key_below_a_value_is_named():
-    with pytest.raises(KeyError, match="MODEL.RECURRENT.STEPS.X 3"):
-        load_cfg("", ["MODEL.RECURRENT.STEPS.X", "3"])
-
-
-def test_an_odd_number_of_overrides_is_an_error():
-    with pytest.raises(KeyError, match="override"):
-        load_cfg("", ["MODEL.WEIGHTS"])
+@pytest.mark.parametrize("asserts", [True, False])
+@pytest.mark.parametrize(
+    "overrides, words",
+    [
+        (["MODEL.RECURENT.STEPS", "3"], "Non-existent key: MODEL.RECURENT.STEPS"),
+        (["MODEL.RECURRENT.STEPS.X", "3"], "Non-existent key: MODEL.RECURRENT.STEPS.X"),
+        (["MODEL.DEVICE.c", "3"], "Non-existent key: MODEL.DEVICE.c"),
+        (["_BASE_", "x.yaml"], "Non-existent key: _BASE_"),
+        (["SEED", "1", "MODEL.WEIGHTS"], "MODEL.WEIGHTS has no value"),
+        (["SOLVER.MAX_ITER", "SEED", "1"], "SOLVER.MAX_ITER has no value"),
+    ],
+)
+def test_unknown_keys_and_those_without_a_value_are_named_under_python_O_too(monkeypatch, asserts, overrides, words):
+    if not asserts:
+        monkeypatch.setattr("yacs.config._assert_with_logging", lambda *_: None)
+    with pytest.raises(KeyError, match=f"command-line override: {words}"):
+        load_cfg("", overrides)
 
 
 @pytest.mark.parametrize(
