@@ -32,6 +32,8 @@ class Checkpointer(DetectionCheckpointer):
 
     incompatible = None
     foreign = False
+    # the file that a run goes on with
+    _resumed: str | None = None
 
     def save(self, name: str, **kwargs) -> None:
         """Write ``name``.pth; whatever happens meanwhile, the previous file and its tag stay whole.
@@ -73,13 +75,18 @@ class Checkpointer(DetectionCheckpointer):
         for path in (*folder.glob(f"*{_PARTIAL}.pth"), folder / f"last_checkpoint{_PARTIAL}"):
             path.unlink(missing_ok=True)
 
+    def resume_or_load(self, path: str, *, resume: bool = True) -> dict:
+        """As Detectron2's; of a last checkpoint that is missing or damaged the error says how to go on from another."""
+        self._resumed = self.get_checkpoint_file() if resume and self.has_checkpoint() else None
+        return super().resume_or_load(path, resume=resume)
+
     def load(self, path: str, *args, **kwargs) -> dict:
         """As Detectron2's. Raises OSError or ValueError naming the file that is missing, damaged or refused."""
         if path and not os.path.isfile(PathManager.get_local_path(path)):
             if os.path.isdir(path):
                 remedy = "name a file of it in MODEL.WEIGHTS or, to resume, in its last_checkpoint"
                 raise FileNotFoundError(f"checkpoint {os.path.abspath(path)} is a folder: {remedy}")
-            raise FileNotFoundError(f"checkpoint {os.path.abspath(path)} does not exist")
+            raise FileNotFoundError(f"checkpoint {os.path.abspath(path)} does not exist{self._others(path)}")
         rest = super().load(path, *args, **kwargs)
         if path and self.foreign:
             if not self.incompatible.unexpected_keys:
@@ -91,7 +98,21 @@ class Checkpointer(DetectionCheckpointer):
         return rest
 
     def _load_file(self, filename: str) -> dict:
-        return read_checkpoint(filename)
+        try:
+            return read_checkpoint(filename)
+        except ValueError as error:
+            raise ValueError(f"{error}{self._others(filename)}") from None
+
+    def _others(self, path: str) -> str:
+        """How to do without the file that a run was to go on with, as a clause for the end of an error; "" for others."""
+        if path != self._resumed:
+            return ""
+        folder, own = Path(self.save_dir).absolute(), os.path.basename(path)
+        found = [file for file in folder.glob("model_*.pth") if file.name != own and _PARTIAL not in file.name]
+        if not found:
+            return f"; no other checkpoint is in {folder}: start anew, without --resume"
+        newest = max(found, key=lambda file: file.stat().st_mtime).name
+        return f"; to go on from another one write its name, such as {newest}, into {folder / 'last_checkpoint'}"
 
     def _convert_ndarray_to_tensor(self, state_dict: dict) -> None:
         # the last ones before they are loaded: under the model's names, and then without those of another shape

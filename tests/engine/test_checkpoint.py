@@ -82,6 +82,34 @@ def test_a_file_without_weights_is_refused(tmp_path, content):
         Checkpointer(model(), str(tmp_path)).load(str(tmp_path / "none.pth"))
 
 
+@pytest.mark.parametrize("damaged", [True, False])
+def test_a_last_checkpoint_that_is_of_no_use_names_another_and_the_way_to_it(tmp_path, damaged):
+    checkpointer = Checkpointer(model(), str(tmp_path))
+    for name in ("model_0000009", "model_0000019", "model_0000029"):
+        checkpointer.save(name)
+    last = tmp_path / "model_0000029.pth"
+    for age, file in enumerate(sorted(tmp_path.glob("model_*.pth"))):
+        os.utime(file, (age, age))
+    (tmp_path / "model_0000039.partial.pth").touch()
+    last.write_bytes(last.read_bytes()[:300]) if damaged else last.unlink()
+    found = rf"{last} (is damaged|does not exist).*; to go on .* such as model_0000019.pth, into {tmp_path}/last_checkpoint$"
+    with pytest.raises((ValueError, OSError), match=found):
+        checkpointer.resume_or_load("", resume=True)
+    (tmp_path / "last_checkpoint").write_text("model_0000019.pth")
+    checkpointer.resume_or_load("", resume=True)
+    # as MODEL.WEIGHTS it is a file like any other
+    with pytest.raises((ValueError, OSError), match=rf"{last} (is damaged|does not exist)(?!.*last_checkpoint)"):
+        checkpointer.resume_or_load(str(last), resume=False)
+
+
+def test_a_damaged_checkpoint_that_is_the_only_one_says_so(tmp_path):
+    checkpointer = Checkpointer(model(), str(tmp_path))
+    checkpointer.save("model_final")
+    (tmp_path / "model_final.pth").write_bytes(b"PK")
+    with pytest.raises(ValueError, match=f"no other checkpoint is in {tmp_path}: start anew, without --resume"):
+        checkpointer.resume_or_load("", resume=True)
+
+
 def test_an_empty_tag_names_its_folder_and_the_remedy(tmp_path):
     checkpointer = Checkpointer(model(), str(tmp_path))
     checkpointer.save("model")
