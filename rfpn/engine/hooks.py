@@ -5,7 +5,7 @@ import os
 
 import torch
 from detectron2.engine import HookBase, hooks
-from detectron2.utils.events import get_event_storage
+from detectron2.utils.events import TensorboardXWriter, get_event_storage
 from fvcore.nn import precise_bn
 
 from rfpn.layers import RecurrentLayer
@@ -85,6 +85,20 @@ class _Estimator(precise_bn._PopulationVarianceEstimator):
     @property
     def pop_var(self) -> torch.Tensor:
         return super().pop_var if self.tot else self._variance
+
+
+def purge_board(found: list[HookBase], folder: str, iteration: int) -> None:
+    """Hide from TensorBoard what earlier runs wrote into ``folder`` at ``iteration`` and later, as runs do that go on there.
+
+    Its files stay as they are: the writer of the hooks, which could not know the iteration yet, is made anew and begins with
+    a mark.
+    """
+    for hook in found:
+        if isinstance(hook, hooks.PeriodicWriter):
+            for writer in (ours := [writer for writer in hook._writers if type(writer) is TensorboardXWriter]):
+                writer.close()
+            anew = [TensorboardXWriter(folder, purge_step=iteration) for _ in ours]
+            hook._writers = [writer for writer in hook._writers if writer not in ours] + anew
 
 
 def process_statistics() -> dict[str, float]:
