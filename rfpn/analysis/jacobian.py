@@ -53,7 +53,10 @@ class Stability(NamedTuple):
 def sample_stability(
     layer: RecurrentLayer, drive: Tensor, previous: Tensor, sample: int, tolerance: float = 1e-3
 ) -> Stability:
-    """Stability of one sample of drive (R, C, H, W) at the step from the states ``previous`` (R, ...)."""
+    """Stability of one sample of drive (R, C, H, W) at the step from the states ``previous`` (R, ...).
+
+    Raises ValueError for states in half precision.
+    """
     coupled = getattr(layer.cell, "batch_statistics", False)
     if not coupled:
         drive, previous, sample = drive[sample : sample + 1], previous[sample : sample + 1], 0
@@ -91,8 +94,13 @@ def sample_jacobian(
 
     Returns:
         J (n, n) for SciPy, n elements of a sample's state, and v -> Jᵀv on tensors shaped like the sample's state.
+
+    Raises:
+        ValueError: the states are neither float32 nor float64, which is all that ARPACK computes in.
     """
     own = h[sample].detach()
+    if own.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"a Jacobian needs states of float32 or float64, got {own.dtype}: convert model, drive and states")
 
     def step(state: Tensor) -> Tensor:
         return update(x, torch.cat([h[:sample], state[None], h[sample + 1 :]]))[sample]

@@ -131,3 +131,10 @@ def test_a_jacobian_that_is_not_finite_is_no_answer(size):
     h[0, 0] = 0
     found = sample_stability(RecurrentLayer(Root(), 1), x, h, 0)
     assert np.isnan(found.spectral_radius) and np.isnan(found.singular_value)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_refused_in_one_line(dtype):
+    layer, x = RecurrentLayer(HGRUCell(4, 3).to(dtype), 3), torch.zeros(2, 4, 5, 5, dtype=dtype)
+    with pytest.raises(ValueError, match=f"needs states of float32 or float64, got {dtype}: convert model, drive and states"):
+        sample_stability(layer, x, x, 1)
