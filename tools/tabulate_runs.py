@@ -27,7 +27,8 @@ def main() -> None:
     arguments = parser.parse_args()
     runs = read_logs(arguments.log)
     scores = columns(arguments.scores, {score for logs in runs.values() for log in logs for score in log})
-    print("\n".join([table(last_values(runs, scores), scores), *behind(runs, scores)]))
+    values = last_values(runs, scores)
+    print("\n".join([table(values, scores), *behind(runs, scores), *undefined(values, scores)]))
 
 
 def columns(asked: str | None, found: set[str]) -> list[str]:
@@ -67,6 +68,18 @@ def behind(runs: dict[str, list[dict[str, Series]]], scores: list[str]) -> list[
         end = max(iterations[-1] for iterations, _ in logs[0].values())
         at = {score: log[score][0][-1] for log in logs for score in scores if score in log}
         lines += [f"{name}: {score} is of iteration {i}, the log ends at {end}" for score, i in at.items() if end - i > LINE]
+    return lines
+
+
+def undefined(runs: dict[str, list[dict[str, float]]], scores: list[str]) -> list[str]:
+    """A line for each score that is no number in some logs of a name, with the likely reason."""
+    lines = []
+    for name, logs in runs.items():
+        for score in scores:
+            lacking = sum(not math.isfinite(log.get(score, 0.0)) for log in logs)
+            if lacking:
+                reason = "AP is where nothing was found, PQ where the set has no such class"
+                lines.append(f"{name}: {score} is not a number in {lacking} of {len(logs)} runs ({reason}), so it has no mean")
     return lines
 
 

@@ -32,7 +32,8 @@ def test_last_values_their_mean_and_deviation(tmp_path, monkeypatch, capsys):
 def test_scores_of_nothing_are_not_averaged(tmp_path, monkeypatch, capsys):
     logs = [_log(tmp_path, f"{i}.json", {"iteration": 1, "PQ_st": value}) for i, value in enumerate((float("nan"), 50.0))]
     _run(monkeypatch, *(word for log in logs for word in ("--log", f"a={log}")), "--scores", "PQ_st")
-    assert capsys.readouterr().out.splitlines()[2] == "| a | 2 | nan |"
+    row, line = capsys.readouterr().out.splitlines()[2:]
+    assert row == "| a | 2 | nan |" and line.startswith("a: PQ_st is not a number in 1 of 2 runs (AP is where nothing")
 
 
 def test_a_score_that_no_log_has_is_named(tmp_path, monkeypatch, capsys):
