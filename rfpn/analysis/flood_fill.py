@@ -123,7 +123,8 @@ def similarity(tessellation: Tessellation, growth: np.ndarray, threshold: float 
         elsewhere.append(rank_correlation(times[rest], tessellation.distances[cell, rest]))
     # a mask cut to its box ends where the array does
     inner = distance_transform_edt(np.pad(tessellation.mask, 1))[1:-1, 1:-1]
-    depth = _cell_means(tessellation, inner[None])[0]
+    # cells of the same shape are equally deep, in whatever order their pixels were added
+    depth = _cell_means(tessellation, inner[None])[0].round(9)
     edge = rank_correlation(times[others], -depth[others])
     partial = _partial(own, edge, rank_correlation(flood[others], -depth[others]))
     return Similarity(own, _mean(shuffled), _mean(elsewhere), edge, partial, int(inside.sum()), reached, start)
@@ -233,10 +234,9 @@ def _paint(tessellation: Tessellation, values: np.ndarray) -> np.ndarray:
 
 def _cell_means(tessellation: Tessellation, growth: np.ndarray) -> np.ndarray:
     """Mean over each cell's pixels on the object: (T, H, W) -> (T, K), NaN for a cell without any."""
-    inside = tessellation.mask & (tessellation.cells >= 0)
-    cells, count = tessellation.cells[inside], len(tessellation.distances)
+    cells, count = tessellation.cells[tessellation.mask], len(tessellation.distances)
     sizes = np.bincount(cells, minlength=count)
-    sums = np.stack([np.bincount(cells, step[inside], minlength=count) for step in growth])
+    sums = np.stack([np.bincount(cells, step[tessellation.mask], minlength=count) for step in growth])
     return np.where(sizes > 0, sums / np.maximum(sizes, 1), np.nan)
 
 

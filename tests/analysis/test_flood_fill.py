@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
+from scipy.ndimage import distance_transform_edt
+from scipy.stats import rankdata, spearmanr
 
 from rfpn.analysis.flood_fill import (
     Similarity,
+    Tessellation,
     cell_times,
     draw_flood_fill,
     draw_scores,
@@ -80,8 +83,6 @@ def test_a_flooding_model_scores_one_and_its_start_is_found():
 
 
 def test_a_mask_that_sharpens_inside_out_is_told_from_a_flood():
-    from scipy.ndimage import distance_transform_edt
-
     mask = np.zeros((28, 28), bool)
     mask[8:20, 1:27] = True
     tessellation = tessellate(mask, 30)
@@ -135,6 +136,50 @@ def test_summary_tests_the_score_against_controls():
     summary = summarise(rows)
     assert summary["mean_correlation"] == pytest.approx(0.845) and summary["undefined"] == 0
     assert summary["p_shuffled"] < 0.01 and summary["p_other_starts"] < 0.01 and summary["p_edge"] > 0.5
+
+
+def test_scores_by_hand():
+    """A ring of eight cells and one of a bridge; what a model reaches there, out of turn."""
+    cells = np.array([[0, 0, 1, 1, 2, 2], [7, 7, -1, -1, 3, 3], [6, 6, 5, 5, 4, 4], [8, 8, -1, -1, -1, -1]])
+    cells = np.kron(cells, np.ones((4, 3), int))
+    around = np.abs(np.subtract.outer(np.arange(8), np.arange(8)))
+    distances = np.full((9, 9), np.inf)
+    distances[:8, :8] = np.minimum(around, 8 - around)
+    distances[8, 8], distances[[8, 6], [6, 8]] = 0, 1
+    distances[8, :8] = distances[:8, 8] = distances[6, :8] + 1
+    tessellation = Tessellation(cells, (cells >= 0) & (cells < 8), distances)
+    times = np.array([1, 1, 3, 2, 5, np.nan, 4, 2])
+    growth = np.where(np.arange(1, 7)[:, None] >= times, 0.8, 0.3)
+    growth[:, 1] += 0.1  # the surer of the two first ones
+    pixels = np.where(cells < 0, 1.0, np.append(growth, np.ones((6, 1)), axis=1)[:, cells])
+    found = similarity(tessellation, pixels)
+    assert (found.start, found.cells, found.reached) == (1, 8, 7 / 8)
+    others = np.array([0, 2, 3, 4, 6, 7])
+    assert found.correlation == pytest.approx(spearmanr(times[others], distances[1, others]).statistic)
+    depths = distance_transform_edt(np.pad(tessellation.mask, 1))[1:-1, 1:-1]
+    depth = np.array([depths[cells == cell].mean() for cell in range(8)]).round(9)
+    assert len(np.unique(depth[others])) == 2  # but for rounding, corners are alike
+    assert found.edge == pytest.approx(spearmanr(times[others], -depth[others]).statistic)
+    rest = [others[others != cell] for cell in others]
+    elsewhere = [spearmanr(times[own], distances[cell, own]).statistic for cell, own in zip(others, rest)]
+    assert found.other_starts == pytest.approx(np.mean(elsewhere))
+    # what is left of the ranks after regression on those of the edge
+    edge, *ranks = (rankdata(values) for values in (-depth[others], times[others], distances[1, others]))
+    left = [values - np.polyval(np.polyfit(edge, values, 1), edge) for values in ranks]
+    assert found.partial == pytest.approx(np.corrcoef(*left)[0, 1])
+
+
+def test_summary_has_means_and_deviations_of_what_is_defined():
+    nan = float("nan")
+    rows = [Similarity(0.2, 0.1, 0.3, 0.4, 0.5, 20, 1.0, 0), Similarity(0.6, 0.3, 0.1, nan, nan, 20, 0.5, 0)]
+    summary = summarise([*rows, Similarity(nan, 0.9, 0.9, 0.9, 0.9, 20, 0.3, 0)])
+    assert (summary["objects"], summary["undefined"]) == (3, 1) and summary["mean_reached"] == pytest.approx(0.6)
+    means = {"correlation": 0.4, "shuffled": 0.2, "other_starts": 0.2, "edge": 0.4, "partial": 0.5}
+    deviations = {"correlation": 0.2, "shuffled": 0.1, "other_starts": 0.1, "edge": 0, "partial": 0}
+    assert {name: summary[f"mean_{name}"] for name in means} == pytest.approx(means)
+    assert {name: summary[f"sd_{name}"] for name in means} == pytest.approx(deviations)
+    # both gains over the shuffled times are positive, of the edge there is one alone
+    assert summary["p_shuffled"] == pytest.approx(0.25) and np.isnan(summary["p_edge"])
 
 
 def test_figures(tmp_path):
