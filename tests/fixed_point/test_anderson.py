@@ -99,6 +99,14 @@ def test_one_evaluation_equals_one_step_and_no_samples_work():
     assert empty.state.shape == (0, 6) and empty.converged.shape == (0,)
 
 
+@pytest.mark.parametrize("search", [anderson, iterate_until])
+def test_a_state_at_rest_has_converged_also_at_tolerance_0(search):
+    x, calls = random((2, 3)), []
+    found = search(lambda x, h: calls.append(1) or x, x, torch.zeros_like(x), 5, 0.0)
+    assert found.converged.all() and found.steps.tolist() == [2, 2] and torch.equal(found.state, x)
+    assert len(calls) == 2
+
+
 @pytest.mark.parametrize("count", [4, 0])
 def test_states_of_one_number_a_sample(count):
     x = random((count,))

@@ -136,9 +136,9 @@ def test_zero_cotangent_no_terms_and_no_samples():
 
 
 def test_C9_half_precision_is_solved_in_float32():
-    g = torch.ones(2, 8, dtype=torch.bfloat16)
-    solution = linear_solve(lambda v: v * 0.5, g, 5)
-    assert solution.total.dtype == torch.float32
+    g, types = torch.ones(2, 8, dtype=torch.bfloat16), set()
+    solution = linear_solve(lambda v: types.add(v.dtype) or v * 0.5, g, 5)
+    assert solution.total.dtype == torch.float32 and types == {torch.bfloat16}
     torch.testing.assert_close(solution.total, torch.full((2, 8), 2.0), rtol=1e-2, atol=0)
 
 

@@ -172,6 +172,17 @@ def test_E10_a_settled_sample_has_small_quotients_whatever_rounding_does():
     assert secant_quotients(h * 1.06, h, h * 0.98).min() > 2.5
 
 
+@pytest.mark.parametrize("motion", [0.5, 1e-3])
+def test_E10_quotients_have_no_gradient_through_what_they_divide_by(motion):
+    """Neither through the length of a motion nor, where that is small, through the state's."""
+    previous, ahead = random((2, 5)), random((2, 5), 1)
+    h = (previous + motion * random((2, 5), 2)).requires_grad_()
+    (gradient,) = torch.autograd.grad(secant_quotients(ahead, h, previous).sum(), h)
+    length = torch.maximum((h - previous).norm(dim=1), 0.01 * h.norm(dim=1))
+    wanted = (h - ahead) / (h - ahead).norm(dim=1, keepdim=True) / length[:, None]
+    torch.testing.assert_close(gradient, wanted.detach())
+
+
 def test_E10_no_motion_gives_zero_gradient_not_nan():
     h = random((2, 4)).requires_grad_()
     for state in (h, h * 0):

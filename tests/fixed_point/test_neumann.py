@@ -125,9 +125,9 @@ def test_zero_cotangent_and_no_samples():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_C9_sums_half_precision_in_float32(dtype):
-    g = torch.ones(2, 8, dtype=dtype)
-    series = neumann_series(lambda v: v * 0.5, g, 15)
-    assert series.total.dtype == torch.float32
+    g, types = torch.ones(2, 8, dtype=dtype), set()
+    series = neumann_series(lambda v: types.add(v.dtype) or v * 0.5, g, 15)
+    assert series.total.dtype == torch.float32 and types == {dtype}
     torch.testing.assert_close(series.total, torch.full((2, 8), 2.0), rtol=1e-4, atol=0)
 
 
