@@ -121,7 +121,8 @@ def _bind_hgru(cell: nn.Module, x: Tensor):
 
 def _bind_gala(cell: nn.Module, x: Tensor):
     narrowest = cell.gate_inhibition.channel_in.out_channels
-    power_of_two = cell.channels & (cell.channels - 1) == 0 and narrowest & (narrowest - 1) == 0
+    # the gate's hidden channels divide the cell's, so that they are one too
+    power_of_two = cell.channels & (cell.channels - 1) == 0
     if not power_of_two or narrowest < 16 or cell.channels < 32 or x.shape[2] * x.shape[3] > _MOST_PIXELS:
         return None
     if cell.channels > _MOST_CHANNELS_OF_A_GROUP * cell.norm_inhibition.num_groups:

@@ -215,7 +215,7 @@ class _Variant(HGRUCell):
         (hgru(), torch.rand(2, 4, 8, 8, device="meta")),
         (gala(), torch.rand(2, 32, 5, 5)),
         (gala(), torch.rand(2, 64, 17, 16)),
-        (gala(48), torch.rand(2, 48, 5, 5)),
+        (GALAHGRUCell(96, gate_reduction=3), torch.rand(2, 96, 5, 5)),
         (gala(32), torch.rand(2, 32, 5, 5)),
         (GALAHGRUCell(512), torch.rand(2, 512, 5, 5)),
         (GALAHGRUCell(16, groups=8, gate_reduction=1), torch.rand(2, 16, 5, 5)),
