@@ -13,8 +13,8 @@ def count(module):
 
 def test_parameter_counts():
     # 284,227 of the released Pathfinder model less filters (25·49 + 25), unused norms (100), readout norm and 1×1
-    assert count(HGRUCell(25, 15)) == 284_227 - (25 * 49 + 25) - 100 - 50 - (2 * 25 + 2)
-    assert count(ConvLSTMCell(25, 15)) == 8 * 25 * 25 * 225 + 4 * 25
+    assert count(HGRUCell(25)) == 284_227 - (25 * 49 + 25) - 100 - 50 - (2 * 25 + 2)
+    assert count(ConvLSTMCell(25)) == 8 * 25 * 25 * 225 + 4 * 25
     # the mask head's cell: 2 kernels, gate, GALA gate, 2 norms, α and μ
     c = 256
     gala = c * c // 4 + c // 4 + c // 4 * c + c * c // 2 * 9 + c // 2 + c // 2 * 9 + c

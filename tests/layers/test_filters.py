@@ -28,6 +28,16 @@ def test_orientations_are_30_degrees_apart_every_second_filter():
     assert (similarity - torch.eye(12)).max() < 0.95  # twelve different ones
 
 
+@pytest.mark.parametrize("index, angle, phase", [(1, np.pi / 12, 0.0), (16, np.pi / 3, 90.0)])
+def test_gabors_by_hand(index, angle, phase):
+    row, column = np.mgrid[-3:4, -3:4]
+    across, along = row * np.cos(angle) + column * np.sin(angle), column * np.cos(angle) - row * np.sin(angle)
+    wanted = np.exp(-(across**2 + 0.3**2 * along**2) / (2 * 2.8**2)) * np.cos(2 * np.pi / 3.5 * across + phase)
+    wanted = np.where(row**2 + column**2 <= 9, wanted, 0)
+    wanted -= wanted.mean()
+    np.testing.assert_allclose(pathfinder_filter_bank()[index, 0].numpy(), wanted / np.linalg.norm(wanted), atol=1e-6)
+
+
 @pytest.mark.skipif(not REFERENCE.is_file(), reason="no reference arrays beside the checkout")
 def test_matches_the_released_filters():
     np.testing.assert_allclose(pathfinder_filter_bank().numpy(), np.load(REFERENCE), atol=2e-6)
