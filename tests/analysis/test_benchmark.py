@@ -4,7 +4,7 @@ import time
 import pytest
 import torch
 
-from rfpn.analysis.benchmark import Job, alternate, compare, mask_head, measure, pathfinder
+from rfpn.analysis.benchmark import Job, _errors, alternate, compare, mask_head, measure, pathfinder
 from rfpn.layers import HGRUCell
 
 CPU = torch.device("cpu")
@@ -33,6 +33,13 @@ def test_rows_refer_to_the_baseline_and_to_the_reference_gradient():
     assert rows["checkpointed bptt fp32"].error < 1e-5
     assert 0 < rows["plain bf16"].error < 0.1
     assert math.isclose(rows["plain bf16"].ratio, rows["plain bf16"].milliseconds / rows["plain fp32"].milliseconds)
+
+
+def test_errors_are_relative_over_all_gradients_and_of_the_worst():
+    reference = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([[0.0, 4.0]]), "none": torch.zeros(2)}
+    gradient = {"a": torch.tensor([3.0, 1.5]), "b": torch.tensor([[0.0, 6.0]]), "none": torch.zeros(2)}
+    assert _errors(gradient, reference) == pytest.approx((2.5 / 5, 2 / 4))
+    assert all(math.isnan(error) for error in _errors({"a": gradient["a"]}, reference))
 
 
 @pytest.mark.parametrize("kernel_size, served", [(11, True), (3, False)])

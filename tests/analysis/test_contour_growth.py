@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from rfpn.analysis.contour_growth import (
+    _strokes,
     contour_growth,
     draw_contour_growth,
     draw_joining_steps,
@@ -104,3 +105,14 @@ def test_a_thin_stroke_in_a_corner_fills_its_picture(tmp_path):
     row = picture[picture.shape[0] // 2]
     panel = row[np.flatnonzero(black[picture.shape[0] // 2])[0] :]
     assert 0.05 < (panel[: len(panel) // 3] == 255).mean() < 0.25
+
+
+@pytest.mark.parametrize("rows, columns", [((92, 100), (57, 60)), ((0, 3), (0, 9)), ((40, 52), (20, 24)), ((5, 95), (2, 50))])
+def test_strokes_are_cut_out_whole_as_a_square_within_the_image(rows, columns):
+    image = np.full((100, 60), 100.0)
+    image[slice(*rows), slice(*columns)] = 255
+    window = _strokes(image)
+    cut = image[window]
+    side = min(max(rows[1] - rows[0], columns[1] - columns[0]) + 8, 60)
+    assert cut.shape == (side, side) and all(part.start >= 0 for part in window)
+    assert (cut == 255).sum() == min((image == 255).sum(), side * (columns[1] - columns[0]))

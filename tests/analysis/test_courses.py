@@ -37,7 +37,16 @@ def test_tables_are_read_as_they_were_written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "no table\n1\n", "model,dataset,step,PQ\n", "model,dataset,step,PQ\na,b,one,2\n", "model,step\na,1\n"]
+    "text",
+    [
+        "",
+        "no table\n1\n",
+        "model,dataset,step,PQ\n",
+        "model,dataset,step,PQ\na,b,one,2\n",
+        "model,step\na,1\n",
+        'model,dataset,step,PQ\na,b,1,2\n"a"c,b,2,3\n',
+        'model,dataset,step,PQ\na,b,1,2\na,b,2,"3',
+    ],
 )
 def test_other_tables_are_refused(tmp_path, text):
     (tmp_path / "other.csv").write_text(text)

@@ -8,8 +8,11 @@ import torch
 from detectron2.modeling import build_model
 from detectron2.structures import BitMasks, Boxes, Instances
 
-from rfpn.analysis.object_growth import _match, mask_growths
+from rfpn.analysis.contour_growth import contour_growth
+from rfpn.analysis.object_growth import _match, _targets, mask_growths
 from rfpn.engine.setup import load_cfg
+from rfpn.layers import HGRUCell, RecurrentLayer
+from rfpn.modeling import PathfinderNet
 
 CONFIG = Path(__file__).parents[2] / "configs" / "quick_schedules" / "rfpn_quick.yaml"
 
@@ -78,3 +81,16 @@ def test_masks_are_those_of_the_objects_that_were_found(model, monkeypatch):
         (_, (_, mask_of_second, growth_of_second)) = mask_growths(model, record(), 2, predicted=False)
     assert kind == 0 and (mask == mask_of_second).all() and not mask.all()
     np.testing.assert_allclose(growth, growth_of_second, atol=1e-5)
+
+
+def test_targets_are_numbered_through_all_batches():
+    torch.manual_seed(0)
+    model = PathfinderNet(layer=RecurrentLayer(HGRUCell(4, 3), 3), channels=4).eval()
+    records = [{"image": torch.randint(256, (1, 8, 8)), "sem_seg": torch.randint(3, (8, 8))} for _ in range(3)]
+    batches = [records[:2], records[2:]]
+    with torch.no_grad():
+        found = list(_targets(model, batches, 2))
+        expected = np.concatenate([contour_growth(model, batch, 2) for batch in batches], axis=1)
+    assert [one.image for one in found] == [0, 1, 2]
+    np.testing.assert_array_equal(np.stack([one.growth for one in found], axis=1), expected)
+    assert all((one.mask == (record["sem_seg"] == 1).numpy()).all() for one, record in zip(found, records))
