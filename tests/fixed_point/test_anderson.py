@@ -78,6 +78,9 @@ def test_E1_nan_is_reported_and_stays_in_its_sample():
     assert found.converged.tolist() == [True, False, True]
     assert found.steps[1] == 60 and found.residual[1].isnan() and found.state[1].isnan().all()
     torch.testing.assert_close(found.state[[0, 2]], NaNCell().fixed_point(x)[[0, 2]], rtol=1e-6, atol=1e-6)
+    without = anderson(NaNCell(), x[[0, 2]], torch.zeros_like(x[[0, 2]]), 60, 1e-8)
+    assert torch.equal(found.steps[[0, 2]], without.steps)
+    torch.testing.assert_close(found.state[[0, 2]], without.state, rtol=1e-9, atol=1e-12)
 
 
 def test_E1_without_a_fixed_point_the_best_iterate_comes_back():
@@ -104,7 +107,7 @@ def test_a_state_at_rest_has_converged_also_at_tolerance_0(search):
     x, calls = random((2, 3)), []
     found = search(lambda x, h: calls.append(1) or x, x, torch.zeros_like(x), 5, 0.0)
     assert found.converged.all() and found.steps.tolist() == [2, 2] and torch.equal(found.state, x)
-    assert len(calls) == 2
+    assert len(calls) == 2 and found.steps.dtype == torch.int64
 
 
 @pytest.mark.parametrize("count", [4, 0])
