@@ -66,6 +66,7 @@ def test_flags_are_as_before():
 
 def test_jobs_have_the_published_sizes():
     assert pathfinder("crbp").size == (32, 25, 150, 150)
+    assert mask_head("rbp").size == (1024, 256, 14, 14)
     assert mask_head("rbp").options == {"steps": 20, "gradient": "rbp", "neumann_terms": 15, "lipschitz": False}
     with pytest.raises(ValueError, match="method must be"):
         pathfinder("lcp")

@@ -5,14 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.modeling import build_model
 from detectron2.structures import BitMasks, Boxes, Instances
 
 from rfpn.analysis.contour_growth import contour_growth
-from rfpn.analysis.object_growth import _match, _targets, mask_growths
+from rfpn.analysis.object_growth import _match, _targets, mask_growths, object_growths
 from rfpn.engine.setup import load_cfg
 from rfpn.layers import HGRUCell, RecurrentLayer
 from rfpn.modeling import PathfinderNet
+from tests.analysis.tiny_runs import SCENES, build
 
 CONFIG = Path(__file__).parents[2] / "configs" / "quick_schedules" / "rfpn_quick.yaml"
 
@@ -94,3 +96,18 @@ def test_targets_are_numbered_through_all_batches():
     assert [one.image for one in found] == [0, 1, 2]
     np.testing.assert_array_equal(np.stack([one.growth for one in found], axis=1), expected)
     assert all((one.mask == (record["sem_seg"] == 1).numpy()).all() for one, record in zip(found, records))
+
+
+def test_objects_of_scenes_come_as_in_evaluation(scenes):
+    """Ground truth is read as in training, but neither its sizes nor its flips are taken."""
+    found = []
+    for size in ("(32,)", "(96,)"):
+        cfg, model = build(SCENES, "INPUT.MIN_SIZE_TRAIN", size, "INPUT.MIN_SIZE_TEST", "64")
+        found.append(list(object_growths(cfg, model, "tiny_scenes", 2, images=2)))
+    records, names = DatasetCatalog.get("tiny_scenes"), MetadataCatalog.get("tiny_scenes").thing_classes
+    things = [[names[thing["category_id"]] for thing in record["annotations"]] for record in records]
+    for growths in found:
+        assert [(one.image, one.name) for one in growths] == [(i, name) for i in (0, 1) for name in things[i]]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one.growth, other.growth)
+    assert {one.image for one in object_growths(cfg, model, "tiny_scenes", 1)} == {0, 1, 2}

@@ -90,10 +90,12 @@ def test_table_of_a_divergent_and_a_settled_model():
     rows = distance_table(spaces)
     assert [row["model"] for row in rows] == ["divergent", "settled"]
     assert rows[0]["mu_after"] == pytest.approx(18, rel=0.1) and rows[1]["mu_after"] == pytest.approx(0, abs=1e-9)
+    assert rows[0]["explained_2"] == pytest.approx(spaces["divergent"].explained[0] + spaces["divergent"].explained[1])
     assert rows[0]["N"] == 6 and rows[0]["T"] == 12 and rows[0]["samples"] == 40
     (pair,) = pair_table(spaces)
     expected = ks_2samp(*(distances(space).after for space in spaces.values()))
     assert pair["p"] == pytest.approx(expected.pvalue) and pair["p"] < 0.001 and pair["ks"] == 1
+    assert (pair["mu_first"], pair["mu_second"]) == (rows[0]["mu_after"], rows[1]["mu_after"])
     same = {"a": project(walk(1.0), 6), "b": project(walk(1.0), 6), "c": project(walk(1.0), 6)}
     assert len(pair_table(same)) == 3 and pair_table(same)[0]["p"] == 1
 
