@@ -10,7 +10,7 @@ from detectron2.modeling import build_model
 from detectron2.structures import BitMasks, Boxes, Instances
 
 from rfpn.analysis.contour_growth import contour_growth
-from rfpn.analysis.object_growth import _match, _targets, mask_growths, object_growths
+from rfpn.analysis.object_growth import _masks, _match, _targets, mask_growths, object_growths
 from rfpn.engine.setup import load_cfg
 from rfpn.layers import HGRUCell, RecurrentLayer
 from rfpn.modeling import PathfinderNet
@@ -51,6 +51,12 @@ def test_growth_is_the_head_run_for_so_many_steps(model):
     assert [kind for kind, *_ in growths] == [3, 0]
     assert growths[0][1].all() and growths[0][1].shape == growths[0][2].shape[1:] == (28, 28)
     assert growths[1][1][20, 20] and not growths[1][1][5, 5]  # the corner that is cut out
+
+
+def test_masks_are_those_of_their_classes_or_the_only_ones():
+    logits, classes = torch.randn(2, 5, 3, 3), torch.tensor([3, 0])
+    assert torch.equal(_masks(logits, classes), torch.stack([logits[0, 3], logits[1, 0]]).sigmoid())
+    assert torch.equal(_masks(logits[:, :1], classes), logits[:, 0].sigmoid())
 
 
 def test_images_without_objects(model):
