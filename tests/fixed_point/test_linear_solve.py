@@ -133,6 +133,7 @@ def test_zero_cotangent_no_terms_and_no_samples():
     g = random((2, 6))
     assert torch.equal(linear_solve(lambda v: 3 * v, g, 0).total, g)
     assert linear_solve(lambda v: 3 * v, torch.zeros(0, 6), 5, tolerance=1e-3).total.shape == (0, 6)
+    assert linear_solve(lambda v: 3 * v, torch.zeros(3, 6, 0), 5).total.shape == (3, 6, 0)
 
 
 def test_C9_half_precision_is_solved_in_float32():
