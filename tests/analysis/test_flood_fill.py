@@ -111,6 +111,12 @@ def test_times_and_cells_that_are_never_reached():
     assert similarity(tessellation, growth).reached == pytest.approx(1 - np.isnan(times).mean())
 
 
+def test_cells_of_one_pixel_have_times_and_those_beside_the_object_none():
+    tessellation = Tessellation(np.array([[0, 1, 2, 2]]), np.array([[True, True, False, False]]), np.zeros((3, 3)))
+    growth = np.array([[[0.6, 0.2, 1.0, 1.0]], [[0.6, 0.7, 1.0, 1.0]]])
+    np.testing.assert_array_equal(cell_times(tessellation, growth), [1, 2, np.nan])
+
+
 def test_ties_and_empty_answers_have_no_score():
     tessellation = tessellate(disc(), 20)
     at_once = similarity(tessellation, np.ones((4, 28, 28)))

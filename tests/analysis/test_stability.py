@@ -21,16 +21,16 @@ def test_samples_without_an_answer_do_not_count_as_stable():
 
 def test_summary_by_hand():
     nan = float("nan")
-    table = np.array([[0.5, 0.7, 0.2], [1.2, 1.1, 0.0], [1.4, 1.5, 0.1], [1.0, 2.0, 0.3], [nan, 0.9, 0.0]])
+    table = np.array([[0.5, 0.7, 0.2], [1.2, 1.1, 0.0], [1.4, 1.5, 0.1], [1.3, 1.2, 0.4], [1.0, 2.0, 0.3], [nan, 0.9, 0.0]])
     rows = [Stability(r, s, 1, 1, 1, 0, lcp, 0.1, nan, 0) for r, s, lcp in table]
     summary = summarise(rows)
-    assert summary["samples"] == 5 and summary["unanswered"] == 1
+    assert summary["samples"] == 6 and summary["unanswered"] == 1
     for column, name in zip(table.T, ("spectral_radius", "singular_value", "lcp")):
         assert summary[f"mean_{name}"] == pytest.approx(np.nanmean(column)) and summary[f"max_{name}"] == np.nanmax(column)
     assert np.isnan(summary["mean_motion_quotient"]) and np.isnan(summary["max_motion_quotient"])
-    # a radius of 1 is not above it; of the two above, one has no penalty
-    assert summary["unstable_share"] == 0.5 and summary["blind_share"] == 0.5
-    assert summary["rank_radius"] == pytest.approx(spearmanr(table[:4, 2], table[:4, 0]).statistic)
+    # a radius of 1 is not above it; of the three above, one has no penalty
+    assert summary["unstable_share"] == 0.6 and summary["blind_share"] == 1 / 3
+    assert summary["rank_radius"] == pytest.approx(spearmanr(table[:5, 2], table[:5, 0]).statistic)
     assert summary["rank_singular_value"] == pytest.approx(spearmanr(table[:, 2], table[:, 1]).statistic)
 
 

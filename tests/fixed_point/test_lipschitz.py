@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from rfpn.fixed_point import column_sums, lipschitz_penalty, probe_vector, secant_quotients
+from rfpn.fixed_point import column_sums, lipschitz_penalty, penalty_of_sums, probe_vector, secant_quotients
 from rfpn.fixed_point.lipschitz import REDUCTIONS
 from tests.problems import LinearCell, TanhCell, random
 
@@ -119,6 +119,12 @@ def test_E10_mean_square_does_not_grow_with_samples():
         values.append(lipschitz_penalty(cell(x.repeat(copies, 1), previous), previous, 0.1))
     assert values[0] > 0
     torch.testing.assert_close(values[0], values[1])
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_E10_a_single_sum_is_its_own_mean(reduction):
+    """As one sample's secant quotient is."""
+    assert penalty_of_sums(torch.tensor([2.5]), 0.5, reduction).item() == (2 if reduction == "norm" else 4)
 
 
 def test_C9_half_precision_gives_float32():
