@@ -186,6 +186,7 @@ def test_summary_has_means_and_deviations_of_what_is_defined():
     assert {name: summary[f"sd_{name}"] for name in means} == pytest.approx(deviations)
     # both gains over the shuffled times are positive, of the edge there is one alone
     assert summary["p_shuffled"] == pytest.approx(0.25) and np.isnan(summary["p_edge"])
+    assert summarise([*rows, rows[0]._replace(correlation=0.9)])["p_edge"] == pytest.approx(0.5)
 
 
 def test_figures(tmp_path):

@@ -113,6 +113,9 @@ def test_zero_and_non_finite_steps():
     x = torch.zeros(1, 64, dtype=torch.float64)
     operator, _ = sample_jacobian(Linear(np.zeros((64, 64))), x, x, 0)
     assert spectral_radius(operator) == largest_singular_value(operator) == 0
+    # a state of which a part is forgotten is no zero step
+    partly, _ = sample_jacobian(Linear(np.diag(np.r_[np.zeros(32), np.linspace(0.1, 0.8, 32)])), x, x, 0)
+    assert spectral_radius(partly) == pytest.approx(0.8) and largest_singular_value(partly) == pytest.approx(0.8)
     layer = RecurrentLayer(Linear(np.eye(64)), 1)
     assert np.isnan(sample_stability(layer, x + float("nan"), x, 0).spectral_radius)
     assert summarise([sample_stability(layer, x + float("inf"), x, 0)])["unanswered"] == 1

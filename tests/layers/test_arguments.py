@@ -231,6 +231,21 @@ def test_secant_penalty_holds_an_initial_state_that_is_learned():
     assert layer.start.grad is None and cell.weight.grad.norm() > 0
 
 
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_start_is_neither_linearised_at_nor_marked_itself(learned):
+    """With a single step, rbp asks for the Jacobian at the start."""
+
+    class Started(RecurrentLayer):
+        def initial_state(self, x):
+            return 2 * self.start if learned else self.start
+
+    cell = LinearCell(size=2)
+    layer = Started(cell, 1)
+    layer.start = torch.ones(1, 2, dtype=torch.float64, requires_grad=learned)
+    layer(torch.ones(1, 2, dtype=torch.float64)).hidden.sum().backward()
+    assert layer.start.grad is None and layer.start.requires_grad == learned and cell.weight.grad.norm() > 0
+
+
 def test_the_residual_of_an_unfinished_search_is_that_of_the_recorded_step():
     torch.manual_seed(0)
     cell, states = HGRUCell(4, 3, norm_start=1.0), []

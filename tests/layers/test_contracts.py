@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rfpn.fixed_point import sample_norm
+from rfpn.fixed_point import linear_solve, neumann_series, sample_norm
 from rfpn.layers import GALAHGRUCell, HGRUCell, RecurrentLayer
 from tests.problems import GainCell, LinearCell, NaNCell, TanhCell, assert_close, gradients, random, relative_error
 
@@ -123,6 +123,18 @@ def test_E2_E4_diverging_cell_gets_a_bounded_gradient(gain, adjoint, bound):
     assert layer.diagnostics["unconverged_share"] == 0.5 and layer.diagnostics["residual"] > 0.1
     if adjoint == "neumann":
         assert layer.diagnostics["truncated_share"] == 0.5
+
+
+@pytest.mark.parametrize("adjoint, solve", [("neumann", neumann_series), ("solve", linear_solve)])
+def test_E2_diagnostics_of_the_backward_pass_are_means_over_samples(adjoint, solve):
+    cell, x, g = GainCell(), GainCell.input([0.5, 0.9, 40.0]), random((3, 6), 3)
+    layer = RecurrentLayer(cell, 3, adjoint=adjoint, neumann_terms=4, neumann_tolerance=0.3)
+    (layer(x).hidden * g).sum().backward()
+    wanted = solve(lambda v: x[:, :1] * (v @ cell.weight), g, 4, 2.0, 0.3)
+    assert len(wanted.length.unique()) > 1
+    found = {"truncated": "truncated_share", "length": f"{adjoint}_length", "residual": "solve_residual"}
+    for name in wanted._fields[1:]:
+        torch.testing.assert_close(layer.diagnostics[found[name]].double(), getattr(wanted, name).double().mean())
 
 
 @pytest.mark.parametrize("gradient", ["bptt", "tbptt", "rbp"])
