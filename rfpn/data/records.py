@@ -6,7 +6,7 @@ import os
 import numpy as np
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
-from rfpn.data.annotations import is_box, is_polygon, read_instances_json, read_panoptic_json
+from rfpn.data.annotations import is_polygon, read_instances_json, read_panoptic_json
 from rfpn.data.check import PREPARE_COMMAND
 from rfpn.data.files import first_few
 from rfpn.data.images import upright_size
@@ -177,12 +177,10 @@ def check_boxes(records: list) -> None:
 
 
 def _is_box(value) -> bool:
-    if is_box(value):
-        return True
-    # loaders of ones own give tuples and NumPy's numbers
+    # loaders of ones own give tuples and NumPy's numbers, or integers beyond all floats
     try:
         numbers = np.asarray(value, dtype=float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
     return numbers.shape == (4,) and bool(np.isfinite(numbers).all())
 

@@ -11,6 +11,7 @@ from detectron2.data.datasets.coco_panoptic import register_coco_panoptic, regis
 from rfpn.data.annotations import read_instances_json
 from rfpn.data.panoptic import register_panoptic_folder
 from rfpn.data.records import (
+    check_boxes,
     check_label_maps,
     check_mask_format,
     check_masks,
@@ -194,3 +195,15 @@ def test_A6_links_that_lead_nowhere_are_missing(tmp_path):
     (tmp_path / "elsewhere.png").unlink()
     with pytest.raises(FileNotFoundError, match="image 2: .*photo2.png"):
         load_records(name)
+
+
+@pytest.mark.parametrize("box", [[1, 2, 3.5, 4], (1, 2, 3, 4), np.arange(4, dtype=np.float32)])
+def test_boxes_of_any_loader_pass(box):
+    check_boxes([{"file_name": "a.png", "annotations": [{"bbox": box}, {"iscrowd": 1}]}, {"file_name": "b.png"}])
+
+
+@pytest.mark.parametrize("box", [None, [], [1, 2, 3], [1, 2, 3, math.nan], [10**400, 0, 1, 1], "1234", {"x": 1}])
+@pytest.mark.parametrize("flag", [{}, {"iscrowd": 0}])
+def test_objects_without_a_box_are_named(box, flag):
+    with pytest.raises(ValueError, match="an instance of a.png has no 'bbox' of four finite numbers"):
+        check_boxes([{"file_name": "a.png", "annotations": [{"bbox": box, **flag}]}])
