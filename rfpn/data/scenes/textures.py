@@ -59,7 +59,7 @@ def pool_color(rng: np.random.Generator) -> np.ndarray:
 
 
 def _rgb(hue: float, saturation: float, value: float) -> np.ndarray:
-    return 255 * np.array(colorsys.hsv_to_rgb(hue % 1, min(max(saturation, 0), 1), min(max(value, 0), 1)))
+    return 255 * np.array(colorsys.hsv_to_rgb(hue % 1, saturation, value))
 
 
 def paint(texture: Texture, size: tuple, scale: float, rng: np.random.Generator) -> np.ndarray:

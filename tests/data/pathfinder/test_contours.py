@@ -4,7 +4,7 @@ import time
 import numpy as np
 import pytest
 
-from rfpn.data.pathfinder.contours import CANDIDATES_PER_SAMPLE, Dash, _distance_squared, draw_scene
+from rfpn.data.pathfinder.contours import CANDIDATES_PER_SAMPLE, Dash, _distance_squared, _intersect, draw_scene
 from rfpn.data.pathfinder.settings import GenerationError, PathfinderSettings
 
 
@@ -84,6 +84,31 @@ def test_contours_cross_now_and_then_through_gaps():
             _distance_squared(a, b, 2.5) < (settings.clearance - 0.5) ** 2 for a, b in pairs if a.contour != b.contour
         )
     assert 1 <= near <= 30
+
+
+def test_segments_cross_where_the_lines_through_them_meet_within_both():
+    rng, found = np.random.default_rng(0), []
+    for _ in range(200):
+        a, b, c, d = rng.uniform(-5, 5, (4, 2))
+        s, t = np.linalg.solve(np.stack([b - a, c - d], 1), c - a)
+        found.append(_intersect(*(Dash(*point, 1.0, 0.0, 0) for point in (a, b, c, d))))
+        assert found[-1] == (0 < s < 1 and 0 < t < 1)
+    assert 20 < sum(found) < 180
+
+
+def test_contours_come_near_only_where_they_cross():
+    settings, drawn = scenes(25, count=60)
+    crossings = 0
+    for scene in drawn:
+        chains = [list(chain) for _, chain in itertools.groupby(scene.dashes, key=lambda dash: dash.contour)]
+        for one, other in itertools.combinations(chains, 2):
+            distances = (_distance_squared(a, b, 2.5) for a, b in itertools.product(one, other))
+            near = min(distances) < (settings.clearance - 1e-6) ** 2
+            pairs = itertools.product(itertools.pairwise(one), itertools.pairwise(other))
+            crossed = any(_intersect(*a, *b) for a, b in pairs)
+            assert crossed or not near
+            crossings += crossed
+    assert crossings
 
 
 def test_distance_of_two_axes_equals_that_of_dense_points():

@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -59,6 +61,20 @@ def test_F5_files_are_the_same_for_any_number_of_workers_and_never_repeat(tmp_pa
     write(tmp_path / "one", num=40, split="test")
     pictures = [h for s in ("train", "test") for name, h in hashes(tmp_path / "one", s).items() if "imgs" in name]
     assert len(pictures) == len(set(pictures)) == 160
+
+
+@pytest.mark.parametrize("workers, processes", [(1, 0), (2, 2), (9, 3)])
+def test_there_are_as_many_processes_as_workers_and_tasks(monkeypatch, workers, processes):
+    asked = [0]
+
+    @contextlib.contextmanager
+    def pool(number, _):
+        asked.append(number)
+        yield SimpleNamespace(map=map)
+
+    monkeypatch.setattr(dataset, "worker_pool", pool)
+    written = list(dataset._write_samples(len, list(range(2 * dataset.SAMPLES_PER_TASK + 1)), workers))
+    assert written == [dataset.SAMPLES_PER_TASK] * 2 + [1] and asked[-1] == processes
 
 
 UNGUARDED = """

@@ -73,6 +73,8 @@ def test_built_in_sets_lie_under_the_root(tmp_path):
     assert all(name in DatasetCatalog for name in names)
     make_folder((tmp_path / builtin_folder(str(tmp_path), 14, "test")))
     assert len(DatasetCatalog.get("pathfinder_14_test")) == 24
+    make_folder(tmp_path / "pathfinder_easy/train/curv_contour_length_3", count=2)
+    assert len(DatasetCatalog.get("pathfinder_easy_train")) == 4
 
 
 def test_missing_folder_names_itself_and_the_command(tmp_path):

@@ -117,6 +117,13 @@ def test_F6_bad_scenes_are_refused(scene, problem):
         draw_picture(scene, SETTINGS)
 
 
+@pytest.mark.parametrize("down, right", [(0, 1), (1, -1), (1, 0), (1, 1)])
+def test_F6_dashes_touch_in_any_direction(down, right):
+    picture = draw_picture(two_chains(), SETTINGS)
+    picture.owner[20, 20], picture.owner[20 + down, 20 + right] = 1, 2
+    assert find_problem(picture, two_chains(), SETTINGS) == "two dashes touch"
+
+
 def test_F2_a_picture_without_its_marker_is_found():
     picture = draw_picture(two_chains(), SETTINGS)
     assert find_problem(picture, two_chains(), SETTINGS) == ""

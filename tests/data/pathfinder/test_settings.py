@@ -33,6 +33,7 @@ def test_counts_of_other_types_of_number_are_taken():
     "option, message",
     [
         ({"length": 2}, "length must be 3 or more"),
+        ({"length": 2, "distractors": 1, "distractor_length": 1}, "length must be 3 or more"),
         ({"gap": -1}, "gap must be a positive number"),
         ({"thickness": float("nan")}, "thickness must be a positive number"),
         ({"window": 48}, "leaves no room"),
