@@ -1,6 +1,8 @@
 """Scalars that the trainer's hooks log."""
 
 import json
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 from detectron2.layers import NaiveSyncBatchNorm
 from torch import nn
 
-from rfpn.engine.hooks import PreciseBN
+from rfpn.engine.hooks import PreciseBN, process_statistics
 from rfpn.engine.setup import load_cfg
 from rfpn.engine.trainer import Trainer
 from tests.analysis.tiny_runs import CONTOURS, SMALL
@@ -35,6 +37,8 @@ def test_recurrent_scalars_are_those_of_training_also_where_an_evaluation_falls(
     for line in logged.values():
         assert line["recurrent/neumann_length"] == 4 and line["recurrent/truncated_share"] == 0
         assert line["recurrent/penalty"] > 0
+        # in the lines of the losses, not in ones of their own
+        assert "process/children" in line
 
 
 @pytest.mark.usefixtures("contours")
@@ -110,3 +114,9 @@ def test_a_last_evaluation_that_fails_is_in_the_log(tmp_path, monkeypatch, caplo
     with pytest.raises(KeyError, match="no score"):
         trainer.train()
     assert any(record.exc_info and "after training" in record.message for record in caplog.records)
+
+
+@pytest.mark.skipif(not os.path.isfile("/proc/self/status"), reason="not Linux")
+def test_memory_of_the_process_is_in_mib():
+    resident = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
+    assert process_statistics()["host_memory"] == pytest.approx(int(resident.split()[1]) / 1024, rel=0.1)

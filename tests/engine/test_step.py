@@ -39,6 +39,13 @@ def test_accumulated_batches_equal_one_large_one():
     torch.testing.assert_close(accumulated, train(trainer([mean] * 2), 2))
 
 
+def test_logged_losses_are_those_of_the_mean_of_all_batches():
+    step = trainer([torch.zeros(2), torch.full((2,), 3.0)], accumulate=2)
+    step.train(0, 1)
+    logged = {name: step.storage.latest()[name][0] for name in ("loss_task", "loss_lipschitz", "total_loss")}
+    assert logged == pytest.approx({"loss_task": 2.5, "loss_lipschitz": 0.2, "total_loss": 2.7})
+
+
 @pytest.mark.parametrize("key, batch", [("loss_task", float("nan")), ("loss_task", float("inf"))])
 def test_C6_a_bad_step_names_the_loss_and_leaves_the_weights(key, batch):
     step = trainer([torch.zeros(2), torch.full((2,), batch), torch.zeros(2)])
