@@ -1,6 +1,9 @@
+import json
+from contextlib import nullcontext
+
 import pytest
 
-from rfpn.data.annotations import differing_image, misfit
+from rfpn.data.annotations import differing_image, misfit, read_instances_json
 
 
 def images(*names):
@@ -62,3 +65,17 @@ def test_what_speaks_against_an_instances_json_is_told():
     assert misfit(instances, panoptic, things, "p.json") == ""
     assert misfit(instances, panoptic, [], "p.json") == "its categories are not the thing categories of p.json"
     assert misfit(instances, images("b.jpg", "a.jpg"), things, "p.json") == "image 1 is a.jpg, which is image 2 of p.json"
+
+
+@pytest.mark.parametrize(
+    "counts, passes",
+    [([0, 12], True), ([5, 4, 3], True), ([5, 4, 2], False), ([12, 1], False), ([13, -1], False), ([6.0, 6], False)],
+)
+def test_runs_of_a_mask_that_is_not_compressed_add_up_to_its_pixels(tmp_path, counts, passes):
+    mask = {"size": [3, 4], "counts": counts}
+    annotation = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 4, 3], "segmentation": mask}
+    image = {"id": 1, "file_name": "a.png", "height": 3, "width": 4}
+    path = tmp_path / "instances.json"
+    path.write_text(json.dumps({"images": [image], "annotations": [annotation], "categories": [{"id": 1, "name": "dog"}]}))
+    with nullcontext() if passes else pytest.raises(ValueError, match="annotation 1: 'segmentation' must be"):
+        read_instances_json(str(path))

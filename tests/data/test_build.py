@@ -141,6 +141,15 @@ def test_A2_panoptic_truth_of_any_loader_is_looked_at(root, fault):
         check_datasets(config(name, name))
 
 
+def test_A2_label_maps_that_scoring_needs_are_looked_for_before_training(root):
+    register_panoptic_folder("tiny", str(root), "train")
+    first, second = DatasetCatalog.get("tiny")
+    DatasetCatalog.register("maps", lambda: [first, {**second, "sem_seg_file_name": None}])
+    MetadataCatalog.get("maps").set(**{**MetadataCatalog.get("tiny").as_dict(), "name": "maps", "evaluator_type": "sem_seg"})
+    with pytest.raises(ValueError, match="'maps': 1 of 2 images have no label map"):
+        check_datasets(config(test="maps"))
+
+
 def test_A2_pathfinder_sets_are_looked_at_too(tmp_path):
     from rfpn.data.pathfinder.registration import register_pathfinder
 
@@ -237,6 +246,10 @@ def test_B9_training_and_evaluation_number_classes_alike(root, tmp_path):
     register_panoptic_folder("swapped", str(write_set(tmp_path / "swapped", mixed_layouts(), renamed)), "train")
     with pytest.raises(ValueError, match="'tiny' and 'swapped' differ in thing_classes"):
         check_datasets(config(test="swapped"))
+    # also where nothing but the training set is looked at, which may go without the other
+    with pytest.raises(ValueError, match="'tiny' and 'swapped' differ in thing_classes"):
+        build_train_loader(config(test="swapped"), seed=0)
+    build_train_loader(config(test="nowhere"), seed=0)
 
 
 @pytest.mark.parametrize(

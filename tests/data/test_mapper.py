@@ -4,6 +4,7 @@ import torch
 from detectron2.data import DatasetCatalog
 from detectron2.data import transforms as T
 from detectron2.modeling import build_model
+from detectron2.structures import BitMasks, PolygonMasks
 from detectron2.utils.events import EventStorage
 from PIL import Image
 
@@ -98,6 +99,7 @@ def test_G3_truncated_picture_is_named(records, tmp_path):
 def test_A10_image_without_instances_has_all_fields(records, mask_format):
     instances = mapper(mask_format=mask_format)(records[1])["instances"]
     assert len(instances) == len(instances.gt_masks) == len(instances.gt_boxes) == 0
+    assert type(instances.gt_masks) is {"bitmask": BitMasks, "polygon": PolygonMasks}[mask_format]
     assert instances.gt_classes.dtype == torch.int64
     assert len(instances[torch.zeros(0, dtype=torch.int64)].gt_masks) == 0
 
