@@ -20,7 +20,7 @@ def example():
 def test_focal_loss_is_the_weighted_log_likelihood():
     logits, target = example()
     p = logits.softmax(1).gather(1, target.long()[:, None]).squeeze(1)
-    torch.testing.assert_close(focal_loss(logits, target, 2.0), (-((1 - p) ** 2) * p.log()).mean())
+    torch.testing.assert_close(focal_loss(logits, target), (-((1 - p) ** 2) * p.log()).mean())
 
 
 def test_gamma_zero_is_cross_entropy():

@@ -153,6 +153,11 @@ def test_the_deconvolution_starts_as_mask_rcnns():
     assert abs(float(weight.std()) / (2 / (64 * 4)) ** 0.5 - 1) < 0.05
 
 
+def test_the_predictor_starts_as_mask_rcnns():
+    predictor = head(deconv_channels=256, num_classes=80).predictor
+    assert float(predictor.weight.detach().std()) == pytest.approx(0.001, rel=0.05) and not predictor.bias.any()
+
+
 def test_penalty_is_weighted():
     x, found = torch.rand(3, 32, 14, 14) * 20, []
     for weight in (1.0, 10.0):

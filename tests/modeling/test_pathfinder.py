@@ -204,6 +204,8 @@ def test_feedforward_control_trains_and_has_no_time_course():
     assert all(p.grad is not None for p in model.parameters())
     with pytest.raises(ValueError, match="no steps"):
         next(model.time_course(batch(), 3))
+    with pytest.raises(ValueError, match="PathfinderNet lipschitz_weight needs a recurrent layer with lipschitz=True"):
+        PathfinderNet(layer=FeedforwardLayers(5, 3, 2), channels=5, lipschitz_weight=1.0)
 
 
 @pytest.mark.parametrize(
