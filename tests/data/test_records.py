@@ -15,6 +15,7 @@ from rfpn.data.records import (
     check_label_maps,
     check_mask_format,
     check_masks,
+    check_picture_sizes,
     check_pictures,
     load_records,
     training_records,
@@ -207,3 +208,11 @@ def test_boxes_of_any_loader_pass(box):
 def test_objects_without_a_box_are_named(box, flag):
     with pytest.raises(ValueError, match="an instance of a.png has no 'bbox' of four finite numbers"):
         check_boxes([{"file_name": "a.png", "annotations": [{"bbox": box, **flag}]}])
+
+
+@pytest.mark.parametrize("given", [{"file_name": "none.png", "height": None}, {"file_name": "s3://none.png"}])
+def test_pictures_without_a_size_or_elsewhere_are_not_opened(given):
+    record = {"file_name": "none.png", "width": 4, "height": 3}
+    check_picture_sizes([{**record, **given}])
+    with pytest.raises(FileNotFoundError, match="^none.png"):
+        check_picture_sizes([record])

@@ -236,6 +236,8 @@ def test_images_of_unequal_size_or_colour_are_refused():
     with pytest.raises(ValueError, match="single pixel"):
         small_net()(batch(1, 1))
     assert small_net()(batch(2, 1))["loss_segmentation"].isfinite()
+    tall = {"image": torch.ones(1, 2, 1), "sem_seg": torch.zeros(2, 1)}
+    assert small_net()([tall])["loss_segmentation"].isfinite()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -56,7 +56,9 @@ def test_mirrors_image_and_target_together_in_all_four_ways(tmp_path):
     np.random.seed(0)
     results = [mapper(record) for _ in range(60)]
     assert all(torch.equal(r["image"][0] > 128, r["sem_seg"] == 1) for r in results)
-    assert len({r["image"].numpy().tobytes() for r in results}) == 4
+    whole = PathfinderMapper(size=40)(record)["image"]
+    mirrored = {whole.flip(axes).numpy().tobytes() for axes in ([], [1], [2], [1, 2])}
+    assert len(mirrored) == 4 and {r["image"].numpy().tobytes() for r in results} == mirrored
     np.random.seed(0)
     again = [mapper(record) for _ in range(60)]
     assert all(torch.equal(a["image"], b["image"]) for a, b in zip(results, again))

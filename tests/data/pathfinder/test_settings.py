@@ -62,6 +62,11 @@ def test_published_share_holds_for_published_settings_only():
     assert PathfinderSettings(9).published_share is None
 
 
+@pytest.mark.parametrize("level", [0.5, 1.0])
+def test_target_levels_from_half_to_all_of_a_pixel_are_taken(level):
+    assert PathfinderSettings(14, thickness=2.0, target_level=level).target_level == level
+
+
 def test_a_target_level_below_half_is_named():
     """The generator counts dashes by pixels that they cover by half."""
     with pytest.raises(ValueError, match="target_level 0.4 must lie in"):
