@@ -164,7 +164,9 @@ def write_image(path: str, image: np.ndarray, parameters: Sequence[int] = ()) ->
     """
     pixels = np.ascontiguousarray(image[..., ::-1] if image.ndim == 3 else image)
     # in memory: where OpenCV writes a file itself, it mostly says nothing of a full disk
-    _, content = cv2.imencode(os.path.splitext(path)[1], pixels, parameters)
+    encoded, content = cv2.imencode(os.path.splitext(path)[1], pixels, parameters)
+    if not encoded:
+        raise OSError(f"{path}: could not be written (its format does not take a picture of {pixels.shape})")
     try:
         with whole_file(path) as temporary:
             temporary.write_bytes(content)

@@ -172,3 +172,10 @@ def test_a_picture_that_cannot_be_written_is_named_and_not_there(tmp_path, name)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_picture_that_its_format_cannot_hold_is_named_and_not_there(tmp_path):
+    # JPEG counts pixels to 65500
+    with pytest.raises(OSError, match=r"a.jpg: could not be written \(its format does not take a picture of \(1, 70000\)\)"):
+        write_image(str(tmp_path / "a.jpg"), np.zeros((1, 70000), np.uint8))
+    assert not list(tmp_path.iterdir())
