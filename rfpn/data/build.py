@@ -59,7 +59,7 @@ def check_datasets(cfg: CfgNode, own_evaluator: bool = False) -> None:
         _check_evaluated(cfg, name)
         if not own_evaluator:
             scored_outputs(name, cfg.MODEL.META_ARCHITECTURE)
-    check_same_classes((*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST))
+    check_same_classes((*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST), predicted_things(cfg)[0] > 0)
 
 
 def build_train_loader(cfg: CfgNode, seed: int) -> DataLoader:
@@ -88,7 +88,7 @@ def _training_records(cfg: CfgNode) -> list:
             check_label_maps(name, some)
         records += some
     # Detectron2's own sets tell their classes once they were loaded; those of evaluation were, if they are there
-    check_same_classes((*cfg.DATASETS.TRAIN, *(name for name in cfg.DATASETS.TEST if name in DatasetCatalog)))
+    check_same_classes((*cfg.DATASETS.TRAIN, *(name for name in cfg.DATASETS.TEST if name in DatasetCatalog)), things > 0)
     return records
 
 

@@ -164,8 +164,11 @@ def check_categories(dataset_name: str) -> dict:
     return content
 
 
-def check_same_classes(dataset_names: tuple) -> None:
+def check_same_classes(dataset_names: tuple, things: bool = True) -> None:
     """Checks that sets which are trained on or evaluated together number their classes alike.
+
+    Args:
+        things: the model tells classes of things apart; else those of stuff alone are compared.
 
     Raises:
         ValueError: naming two sets that differ.
@@ -173,7 +176,7 @@ def check_same_classes(dataset_names: tuple) -> None:
     first = {}
     for name in dataset_names:
         metadata = MetadataCatalog.get(name)
-        for key in ("thing_classes", "stuff_classes"):
+        for key in ("thing_classes", "stuff_classes") if things else ("stuff_classes",):
             value = metadata.get(key)
             other = first.setdefault(key, name) if value is not None else name
             if MetadataCatalog.get(other).get(key) != value:

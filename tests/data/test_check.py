@@ -135,6 +135,10 @@ def test_B9_classes_that_are_known_once_a_set_is_loaded_are_compared(sets, tmp_p
     check_datasets(cfg)
     with pytest.raises(ValueError, match="datasets 'boxes' and 'swapped' differ in thing_classes"):
         build_train_loader(cfg, seed=0)
+    # boxes without classes are learned from any sets
+    cfg.MODEL.META_ARCHITECTURE = "ProposalNetwork"
+    check_datasets(cfg)
+    build_train_loader(cfg, seed=0)
 
 
 @pytest.mark.parametrize("one, other", [("sky", "road"), ("cat", "dog")])
