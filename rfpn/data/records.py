@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.structures import BoxMode
 
 from rfpn.data.annotations import is_polygon, read_instances_json, read_panoptic_json
 from rfpn.data.check import PREPARE_COMMAND
@@ -168,21 +169,25 @@ def check_boxes(records: list) -> None:
     """Every object that is trained on has a box.
 
     Raises:
-        ValueError: naming the first record with an object that has none, or one of other than four finite numbers.
+        ValueError: naming the first record with an object that has none, or one of other than four finite numbers, five of a
+            rotated one.
     """
     for record in records:
         for annotation in record.get("annotations", ()):
-            if not annotation.get("iscrowd", 0) and not _is_box(box := annotation.get("bbox")):
-                raise ValueError(f"an instance of {record['file_name']} has no 'bbox' of four finite numbers, but {box!r:.80}")
+            # Detectron2's mappers train on what is around a rotated box
+            size = 5 if annotation.get("bbox_mode") == BoxMode.XYWHA_ABS else 4
+            if not annotation.get("iscrowd", 0) and not _is_box(box := annotation.get("bbox"), size):
+                wanted = f"'bbox' of {'four' if size == 4 else 'five'} finite numbers"
+                raise ValueError(f"an instance of {record['file_name']} has no {wanted}, but {box!r:.80}")
 
 
-def _is_box(value) -> bool:
+def _is_box(value, size: int) -> bool:
     # loaders of ones own give tuples and NumPy's numbers, or integers beyond all floats
     try:
         numbers = np.asarray(value, dtype=float)
     except (TypeError, ValueError, OverflowError):
         return False
-    return numbers.shape == (4,) and bool(np.isfinite(numbers).all())
+    return numbers.shape == (size,) and bool(np.isfinite(numbers).all())
 
 
 def check_mask_format(records: list, mask_format: str) -> None:

@@ -6,10 +6,12 @@ import pytest
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.data.datasets import register_coco_instances
 from detectron2.data.datasets.coco_panoptic import register_coco_panoptic, register_coco_panoptic_separated
+from detectron2.structures import BoxMode
 
 from rfpn.data.build import build_train_loader, check_datasets
 from rfpn.data.check import check_files, check_metadata, check_scored_instances
 from rfpn.data.panoptic import register_panoptic_folder
+from rfpn.data.records import check_boxes
 from rfpn.data.semantic import prepare_split, split_of_folder
 from tests.data.test_build import config
 from tests.data.tiny_panoptic import CATEGORIES, edit_json, mixed_layouts, write_set
@@ -164,3 +166,11 @@ def test_an_instance_without_a_box_is_found_before_training(sets, box):
     own["bbox"] = box
     with pytest.raises(ValueError, match="an instance of .*photo1.png has no 'bbox' of four finite numbers"):
         build_train_loader(cfg, seed=0)
+
+
+def test_rotated_boxes_are_boxes():
+    turned = {"category_id": 0, "bbox": [10, 10, 4, 4, 30.0], "bbox_mode": BoxMode.XYWHA_ABS}
+    check_boxes([{"file_name": "a.png", "annotations": [turned]}])
+    for wrong in ({"bbox": [10, 10, 4, 4]}, {"bbox_mode": BoxMode.XYXY_ABS}, {"bbox": [10**400] * 5}):
+        with pytest.raises(ValueError, match="a.png has no 'bbox' of (four|five) finite numbers"):
+            check_boxes([{"file_name": "a.png", "annotations": [{**turned, **wrong}]}])
