@@ -87,18 +87,20 @@ class _Estimator(precise_bn._PopulationVarianceEstimator):
         return super().pop_var if self.tot else self._variance
 
 
-def purge_board(found: list[HookBase], folder: str, iteration: int) -> None:
-    """Hide from TensorBoard what earlier runs wrote into ``folder`` at ``iteration`` and later, as runs do that go on there.
+def purge_board(found: list[HookBase], iteration: int) -> None:
+    """Hide from TensorBoard what earlier runs wrote at ``iteration`` and later, as runs do that go on there.
 
-    Its files stay as they are: the writer of the hooks, which could not know the iteration yet, is made anew and begins with
-    a mark.
+    The files stay as they are: Detectron2's writer among the hooks, which could not know the iteration when it was made,
+    writes a mark, wherever it writes to.
     """
     for hook in found:
-        if isinstance(hook, hooks.PeriodicWriter):
-            for writer in (ours := [writer for writer in hook._writers if type(writer) is TensorboardXWriter]):
-                writer.close()
-            anew = [TensorboardXWriter(folder, purge_step=iteration) for _ in ours]
-            hook._writers = [writer for writer in hook._writers if writer not in ours] + anew
+        for writer in hook._writers if isinstance(hook, hooks.PeriodicWriter) else ():
+            if isinstance(writer, TensorboardXWriter):
+                # not before there is such a writer, which alone needs TensorBoard
+                from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+                start = Event(step=iteration, session_log=SessionLog(status=SessionLog.START))
+                writer._writer._get_file_writer().add_event(start)
 
 
 def process_statistics() -> dict[str, float]:

@@ -133,7 +133,7 @@ class Trainer(DefaultTrainer):
             # a run that is finished is evaluated anew
             scores = self.start_iter < self.max_iter
             cut_log(os.path.join(self.cfg.OUTPUT_DIR, "metrics.json"), self.start_iter, scores)
-            purge_board(self._hooks, self.cfg.OUTPUT_DIR, self.start_iter + scores)
+            purge_board(self._hooks, self.start_iter + scores)
         elif begun:
             # or a resume before the first checkpoint of this run would go on with that one
             self.checkpointer.remove_tag()
