@@ -40,16 +40,17 @@ def read_metrics(path: str) -> dict[str, Series]:
                 if iteration <= last:
                     _forget(values, iteration)
                 last = iteration
+            # last scores, also of a run that went on beyond its end
+            done = iteration + (of_a_step(row) or iteration != last + 1)
             for name, value in row.items():
-                values.setdefault(name, {})[iteration] = value
+                values.setdefault(name, {})[done] = value
     if broken:
         logging.getLogger("rfpn").warning("%s: left out %d broken lines", path, broken)
-    done = {name: {i + (i != last + 1): value for i, value in sorted(of_name.items())} for name, of_name in values.items()}
-    return {name: (list(of_name), list(of_name.values())) for name, of_name in sorted(done.items()) if of_name}
+    return {name: tuple(map(list, zip(*sorted(of_name.items())))) for name, of_name in sorted(values.items()) if of_name}
 
 
-def _forget(values: dict[str, dict[int, float]], iteration: int) -> None:
-    """Drop the values from an iteration on."""
+def _forget(values: dict[str, dict[int, float]], done: int) -> None:
+    """Drop the values after so many iterations done."""
     for series in values.values():
-        for later in [i for i in series if i >= iteration]:
+        for later in [i for i in series if i > done]:
             del series[later]

@@ -37,6 +37,13 @@ def test_scores_may_stand_behind_the_line_of_a_later_iteration(tmp_path):
     assert series == {"total_loss": ([20, 40], [3.0, 2.0]), "pathfinder/IoU": ([16], [0.5])}
 
 
+def test_the_last_scores_of_a_run_that_went_on_beyond_its_end_stay_there(tmp_path):
+    rows = [{"iteration": i, "total_loss": 1.0} for i in (19, 39, 59)]
+    scores = [{"iteration": i, "panoptic_seg/PQ": pq} for i, pq in ((40, 50.0), (60, 60.0))]
+    write_metrics(tmp_path, [*rows[:2], scores[0], rows[2], scores[1]])
+    assert read_metrics(str(tmp_path / "metrics.json"))["panoptic_seg/PQ"] == ([40, 60], [50.0, 60.0])
+
+
 @pytest.mark.parametrize(
     "row", ['"x", "lr": 1', '1, "lr": null', '1, "lr": "text"', '1, "lr": [1]', '1e400, "lr": 1', 'NaN, "lr": 1']
 )
