@@ -84,10 +84,12 @@ def add_scores(logs: dict[str, dict[str, Series]], scores: list[tuple[str, int, 
 
 
 def shift(logs: dict[str, dict[str, Series]], starts: list[tuple[str, int]]) -> dict[str, dict[str, Series]]:
-    """The logs with iterations counted from a run's start. Raises ValueError for a start whose run has no log."""
+    """The logs with iterations counted from a run's start. ValueError for a start whose run has no log, or has two."""
+    seen = set()
     for name, before in starts:
-        if name not in logs:
-            raise ValueError(f"--start {name}={before}: no --log has that name")
+        if name not in logs or name in seen:
+            raise ValueError(f"--start {name}={before}: {'each name once' if name in seen else 'no --log has that name'}")
+        seen.add(name)
         shifted = {key: ([before + done for done in series[0]], series[1]) for key, series in logs[name].items()}
         logs = {**logs, name: shifted}
     return logs

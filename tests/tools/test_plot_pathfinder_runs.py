@@ -75,6 +75,7 @@ def test_wrong_arguments_are_named(log, tmp_path, monkeypatch, capsys):
         ([*one, "--score", "one=15"], "needs NAME=ITERATION:IOU"),
         ([*one, "--start", "two=15"], "--start two=15: no --log has that name"),
         ([*one, "--start", "one=0"], "needs NAME=ITERATION"),
+        ([*one, "--start", "one=5", "--start", "one=7"], "--start one=7: each name once"),
         ([*one, "--epoch", 0], "'0' is not a whole number of at least 1"),
         ([*one, "--output", tmp_path / "a.xyz"], "does not end in .png"),
         ([*one, "--output", tmp_path / "none" / "a.png"], "no file in a folder that exists"),
