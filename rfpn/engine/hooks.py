@@ -5,7 +5,7 @@ import os
 
 import torch
 from detectron2.engine import HookBase, hooks
-from detectron2.utils.events import TensorboardXWriter, get_event_storage
+from detectron2.utils.events import get_event_storage
 from fvcore.nn import precise_bn
 
 from rfpn.layers import RecurrentLayer
@@ -85,22 +85,6 @@ class _Estimator(precise_bn._PopulationVarianceEstimator):
     @property
     def pop_var(self) -> torch.Tensor:
         return super().pop_var if self.tot else self._variance
-
-
-def purge_board(found: list[HookBase], iteration: int) -> None:
-    """Hide from TensorBoard what earlier runs wrote at ``iteration`` and later, as runs do that go on there.
-
-    The files stay as they are: Detectron2's writer among the hooks, which could not know the iteration when it was made,
-    writes a mark, wherever it writes to.
-    """
-    for hook in found:
-        for writer in hook._writers if isinstance(hook, hooks.PeriodicWriter) else ():
-            if isinstance(writer, TensorboardXWriter):
-                # not before there is such a writer, which alone needs TensorBoard
-                from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-
-                start = Event(step=iteration, session_log=SessionLog(status=SessionLog.START))
-                writer._writer._get_file_writer().add_event(start)
 
 
 def process_statistics() -> dict[str, float]:

@@ -17,7 +17,7 @@ from rfpn.data.build import build_test_loader, build_train_loader, check_dataset
 from rfpn.data.files import whole_file
 from rfpn.engine.checkpoint import Checkpointer, cut_log, of_a_part
 from rfpn.engine.freeze import train_only
-from rfpn.engine.hooks import PreciseBN, ProcessStatistics, RecurrentDiagnostics, purge_board
+from rfpn.engine.hooks import PreciseBN, ProcessStatistics, RecurrentDiagnostics
 from rfpn.engine.image_hook import PredictionImages
 from rfpn.engine.loader import run_seed, train_loader
 from rfpn.engine.optimizer import build_optimizer
@@ -133,7 +133,6 @@ class Trainer(DefaultTrainer):
             # a run that is finished is evaluated anew
             scores = self.start_iter < self.max_iter
             cut_log(os.path.join(self.cfg.OUTPUT_DIR, "metrics.json"), self.start_iter, scores)
-            purge_board(self._hooks, self.start_iter + scores)
         elif begun:
             # or a resume before the first checkpoint of this run would go on with that one
             self.checkpointer.remove_tag()

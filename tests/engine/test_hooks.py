@@ -7,13 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from detectron2.engine.hooks import PeriodicWriter
 from detectron2.layers import NaiveSyncBatchNorm
-from detectron2.utils.events import EventStorage, TensorboardXWriter
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
-from rfpn.engine.hooks import PreciseBN, process_statistics, purge_board
+from rfpn.engine.hooks import PreciseBN, process_statistics
 from rfpn.engine.setup import load_cfg
 from rfpn.engine.trainer import Trainer
 from tests.analysis.tiny_runs import CONTOURS, SMALL
@@ -123,23 +120,3 @@ def test_a_last_evaluation_that_fails_is_in_the_log(tmp_path, monkeypatch, caplo
 def test_memory_of_the_process_is_in_mib():
     resident = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
     assert process_statistics()["host_memory"] == pytest.approx(int(resident.split()[1]) / 1024, rel=0.1)
-
-
-def test_a_board_of_ones_own_goes_on_where_it_is(tmp_path):
-    for start in (0, 3):
-        # as a trainer's build_writers may make it, and still usable once it was closed
-        writer = TensorboardXWriter(str(tmp_path / "own"), window_size=1)
-        writer.close()
-        if start:
-            purge_board([PeriodicWriter([writer])], start)
-        with EventStorage(start) as storage:
-            for iteration in range(start, 6):
-                storage.put_scalar("value", 10 * start + iteration)
-                writer.write()
-                storage.step()
-        writer.close()
-        # names of one second have no order
-        for number, file in enumerate((tmp_path / "own").glob("events.out.tfevents.*.*.*")):
-            file.rename(file.with_name(f"events.out.tfevents.{start}-{number}"))
-    shown = EventAccumulator(str(tmp_path / "own")).Reload().Scalars("value")
-    assert [(point.step, point.value) for point in shown] == [(0, 0), (1, 1), (2, 2), (3, 33), (4, 34), (5, 35)]
