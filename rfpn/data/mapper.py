@@ -11,7 +11,7 @@ from detectron2.structures import BitMasks, Boxes, Instances, PolygonMasks
 from rfpn.data.annotations import IGNORE_LABEL
 from rfpn.data.architectures import predicted_things
 from rfpn.data.images import read_image, read_semantic_map, to_tensor
-from rfpn.data.records import check_classes, check_mask_format, check_masks
+from rfpn.data.records import check_classes, check_mask_format, check_masks, trained_on
 
 # Of no use to models, and large.
 _ANNOTATION_KEYS = ("annotations", "sem_seg_file_name", "pan_seg_file_name", "segments_info")
@@ -107,8 +107,7 @@ class PanopticMapper(DatasetMapper):
         return record
 
     def _transform_annotations(self, dataset_dict: dict, transforms, image_shape: tuple) -> None:
-        instances = [a for a in dataset_dict["annotations"] if a.get("iscrowd", 0) == 0]
-        if not instances:
+        if not trained_on(dataset_dict):
             del dataset_dict["annotations"]
             dataset_dict["instances"] = self._no_instances(image_shape)
             return

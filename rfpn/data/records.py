@@ -147,6 +147,11 @@ def _check_polygons(mask, record: dict) -> None:
         raise ValueError(f"an instance of {record['file_name']} has a polygon of what is no number of pixels")
 
 
+def trained_on(record: dict) -> list[dict]:
+    """The annotations of a record that are trained on: all but crowd regions."""
+    return [annotation for annotation in record.get("annotations", ()) if not annotation.get("iscrowd", 0)]
+
+
 def check_classes(records: list, classes: int, key: str) -> None:
     """Every object that is trained on is of one of ``classes`` classes, which ``key`` counts.
 
@@ -154,11 +159,11 @@ def check_classes(records: list, classes: int, key: str) -> None:
         ValueError: naming the first record with another, or with what is no class.
     """
     for record in records:
-        for annotation in record.get("annotations", ()):
+        for annotation in trained_on(record):
             found = annotation.get("category_id")
             whole = isinstance(found, (int, np.integer)) and not isinstance(found, bool)
             # Detectron2 takes a negative one for a region to leave out
-            if not annotation.get("iscrowd", 0) and not (whole and 0 <= found < classes):
+            if not (whole and 0 <= found < classes):
                 raise ValueError(
                     f"{record['file_name']}: has an instance of class {found!r:.80}, but {key} is {classes}: "
                     f"category_id is a whole number from 0 to {classes - 1}"
@@ -173,10 +178,10 @@ def check_boxes(records: list) -> None:
             rotated one.
     """
     for record in records:
-        for annotation in record.get("annotations", ()):
+        for annotation in trained_on(record):
             # Detectron2's mappers train on what is around a rotated box
             size = 5 if annotation.get("bbox_mode") == BoxMode.XYWHA_ABS else 4
-            if not annotation.get("iscrowd", 0) and not _is_box(box := annotation.get("bbox"), size):
+            if not _is_box(box := annotation.get("bbox"), size):
                 wanted = f"'bbox' of {'four' if size == 4 else 'five'} finite numbers"
                 raise ValueError(f"an instance of {record['file_name']} has no {wanted}, but {box!r:.80}")
 
@@ -202,8 +207,7 @@ def check_mask_format(records: list, mask_format: str) -> None:
     if mask_format not in ("bitmask", "polygon"):
         raise ValueError(f"INPUT.MASK_FORMAT must be 'bitmask' or 'polygon', got {mask_format!r}")
     for record in records:
-        # crowds are not trained on
-        masks = [a.get("segmentation") for a in record.get("annotations", ()) if not a.get("iscrowd", 0)]
+        masks = [annotation.get("segmentation") for annotation in trained_on(record)]
         if not all(masks):
             raise ValueError(f"an instance of {record['file_name']} has no mask; give it one, or set MODEL.MASK_ON False")
         for mask in masks:
