@@ -127,7 +127,8 @@ class Checkpointer(DetectionCheckpointer):
         missing, unexpected, misshapen = self.incompatible
         self.foreign = len(unexpected) == given
         # norms' counters and constants, which torch and Detectron2 do not miss
-        spared = [name for name in own if name not in {*loaded, *missing, *(m[0] for m in misshapen)}]
+        told = {*loaded, *missing, *(name for name, *_ in misshapen)}
+        spared = [name for name in own if name not in told]
         spared = f"; absent but not needed {len(spared)} ({first_few(spared, 3)})" if spared else ""
         logger = logging.getLogger("rfpn")
         logger.info("weights: loaded %d of %d tensors; %s%s", len(loaded), len(own), self.summary(), spared)
