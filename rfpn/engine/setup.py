@@ -151,7 +151,7 @@ def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
     except ValueError as error:  # of another type
         hint = "; a tuple is written \"('one', 'two')\", one of a single value \"('one',)\""
         raise ValueError(f"command-line override: {error}{hint if 'tuple' in str(error) else ''}") from None
-    except (AttributeError, TypeError) as error:
+    except TypeError as error:  # a value that Python cannot make, such as {[]: 1}
         raise KeyError(f"command-line override: {' '.join(map(str, overrides))} cannot be taken ({error})") from None
     check_values(cfg)
     cfg.MODEL.DEVICE = _device(cfg.MODEL.DEVICE)
