@@ -36,12 +36,13 @@ def read_metrics(path: str) -> dict[str, Series]:
             except (ValueError, KeyError, AttributeError, TypeError, OverflowError):
                 broken += 1
                 continue
-            if of_a_step(row):
+            is_step = of_a_step(row)
+            if is_step:
                 if iteration <= last:
                     _forget(values, iteration)
                 last = iteration
             # last scores, also of a run that went on beyond its end
-            done = iteration + (of_a_step(row) or iteration != last + 1)
+            done = iteration + (is_step or iteration != last + 1)
             for name, value in row.items():
                 values.setdefault(name, {})[done] = value
     if broken:
