@@ -101,11 +101,16 @@ def test_weights_in_another_memory_format(kind, change, device):
         assert_close(found[name], expected, 1e-4, name)
 
 
+def _recorded(kind, gradient, device):
+    """A drive that needs a gradient, and its hidden state."""
+    x = torch.rand(SHAPES[kind], device=device, requires_grad=True)
+    return x, RecurrentLayer(_cell(kind, device), 3, gradient=gradient)(x).hidden
+
+
 @pytest.mark.parametrize("kind", SHAPES)
 @pytest.mark.parametrize("gradient", ["rbp", "bptt"])
 def test_second_derivatives_are_refused(gradient, kind, device):
-    x = torch.rand(SHAPES[kind], device=device, requires_grad=True)
-    hidden = RecurrentLayer(_cell(kind, device), 3, gradient=gradient)(x).hidden
+    x, hidden = _recorded(kind, gradient, device)
     with pytest.raises(RuntimeError, match="differentiated"):
         torch.autograd.grad(hidden.sum(), x, create_graph=True)
 
@@ -113,8 +118,7 @@ def test_second_derivatives_are_refused(gradient, kind, device):
 @pytest.mark.parametrize("kind", SHAPES)
 @pytest.mark.parametrize("gradient", ["rbp", "bptt"])
 def test_many_cotangents_at_once_are_refused(gradient, kind, device):
-    x = torch.rand(SHAPES[kind], device=device, requires_grad=True)
-    hidden = RecurrentLayer(_cell(kind, device), 3, gradient=gradient)(x).hidden
+    x, hidden = _recorded(kind, gradient, device)
     with pytest.raises(RuntimeError, match="one cotangent at a time.*fast='off'"):
         torch.autograd.grad(hidden, x, torch.rand(2, *hidden.shape, device=device), is_grads_batched=True)
 
