@@ -15,7 +15,7 @@ from rfpn.evaluation.pathfinder import PathfinderEvaluator
 
 def test_names():
     assert {"Pathfinder/hgru15_bptt6_pf14", "Pathfinder/hgru15_crbp20_pf14"} <= set(model_zoo.names())
-    with pytest.raises(ValueError, match="no model 'Pathfinder/none' in the zoo, which has Pathfinder/hgru15"):
+    with pytest.raises(ValueError, match="no model 'Pathfinder/none' in the zoo, which has Pathfinder/feedforward6_pf20, "):
         model_zoo.get("Pathfinder/none")
 
 
@@ -41,7 +41,10 @@ def test_a_configuration_is_checked_and_of_this_machine(tmp_path, monkeypatch):
         model_zoo.get_config("Pathfinder/own")
 
 
-@pytest.mark.parametrize("name, images", [("hgru15_bptt6_pf14", 16), ("hgru15_crbp20_pf14", 8), ("hgru15_crbp30_pf20", 6)])
+@pytest.mark.parametrize(
+    "name, images",
+    [("hgru15_bptt6_pf14", 16), ("hgru15_crbp20_pf14", 8), ("hgru15_crbp30_pf20", 6), ("feedforward6_pf20", 12)],
+)
 def test_a_model_scores_as_expected_on_fresh_images(tmp_path, name, images):
     model, cfg = model_zoo.get(f"Pathfinder/{name}"), model_zoo.get_config(f"Pathfinder/{name}")
     length = int(name[-2:])
