@@ -82,6 +82,13 @@ def is_batched(tensor: Tensor) -> bool:
     return kinds.is_legacy_batchedtensor(tensor) or kinds.is_batchedtensor(tensor)
 
 
+def is_transformed(tensor: Tensor) -> bool:
+    """Whether a tensor is of a transform of torch.func or vmap, after which it can be neither read nor copied."""
+    if torch.compiler.is_compiling():
+        return False
+    return is_batched(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
 def check_sizes(name: str, channels: int, kernel_size: int) -> None:
     """Raise ValueError where ``channels`` is not at least 1 or ``kernel_size`` not odd. name: of the module, for errors."""
     for size, value in (("channels", channels), ("kernel size", kernel_size)):

@@ -19,7 +19,7 @@ from rfpn.fixed_point import (
     secant_quotients,
     stopping_tolerance,
 )
-from rfpn.layers.checks import changed, check_drive, check_next_state, is_batched, version
+from rfpn.layers.checks import changed, check_drive, check_next_state, is_transformed, version
 from rfpn.layers.fast import autocast_dtype, bind, graphs
 from rfpn.layers.no_graph import no_graph
 from rfpn.layers.options import RULES, SECANT, check_options
@@ -49,10 +49,9 @@ class RecurrentLayer(nn.Module):
     * ``lipschitz`` adds the penalty (P-Eq 6) to any of them; C-RBP is ``rbp`` with it, C-BPTT is ``bptt`` with it.
     * ``solver="anderson"`` with ``adjoint="solve"`` makes a deep equilibrium model (Bai et al., 2019).
 
-    ``diagnostics`` holds detached scalars of the last passes. After a forward pass: ``residual`` (mean over samples),
-    ``penalty``, ``unconverged_share`` (samples whose residual is above the tolerance in force, 0.01 where none is). After a
-    backward pass with ``rbp`` also ``truncated_share`` and ``neumann_length`` (mean over samples); with
-    ``adjoint="solve"``, ``truncated_share``, ``solve_length`` and ``solve_residual``.
+    ``diagnostics`` holds detached scalars of the last passes, but torch.func's. After a forward pass: ``residual`` (mean over
+    samples), ``penalty``, ``unconverged_share`` (residual above the tolerance in force, 0.01 where none is). After a backward
+    pass with ``rbp`` also ``truncated_share`` and ``neumann_length`` (means), or ``solve_length`` and ``solve_residual``.
 
     A cell is any module that maps (x, state) to the next state and treats the first dimension as samples. Optional:
     ``state_channels`` (channels of the state where they differ from x's), ``hidden(state)`` (the part that is output),
@@ -284,14 +283,15 @@ class RecurrentLayer(nn.Module):
 
     def _output(self, state: Tensor, penalty: Tensor, steps: Tensor, residual: Tensor) -> RecurrentOutput:
         # not len(), which torch.export would take for a constant
-        samples, settled = max(residual.shape[0], 1), residual <= (self.tolerance() or SETTLED)
+        n, settled = max(residual.shape[0], 1), residual <= (self.tolerance() or SETTLED)
+        # a copy of the penalty, with which callers may do anything in place
+        found = {"residual": residual.sum() / n, "unconverged_share": (~settled).sum() / n, "penalty": penalty.detach().clone()}
         # anew, and last: a checkpoint that runs the layer again for its backward pass stops before
-        self.diagnostics = {"residual": residual.sum() / samples, "unconverged_share": (~settled).sum() / samples}
-        self.diagnostics["penalty"] = penalty.detach().clone()  # what callers do with theirs in place is theirs
+        self.diagnostics = {} if is_transformed(residual) else found
         return RecurrentOutput(self.hidden(state), penalty, steps, residual)
 
     def _report(self, solution: NeumannSum | LinearSolution) -> None:
-        if is_batched(solution.total):  # not to be read or copied later
+        if is_transformed(solution.total):
             return
         samples = max(len(solution.length), 1)
         self.diagnostics["truncated_share"] = solution.truncated.sum() / samples

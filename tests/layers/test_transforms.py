@@ -1,6 +1,7 @@
 """torch.func, forward-mode differentiation, checkpoints, tracing and export of a layer."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -92,3 +93,12 @@ def test_gradients_of_many_cotangents_leave_a_layer_that_can_be_copied():
     rows = torch.vmap(lambda v: torch.autograd.grad(hidden, x, v, retain_graph=True)[0])(torch.eye(12).view(12, 2, 6))
     copy.deepcopy(layer)
     torch.testing.assert_close(rows, wanted.flatten(0, 1))
+
+
+@pytest.mark.parametrize("transform", [torch.func.vmap, torch.func.grad, torch.func.jacfwd])
+def test_a_layer_can_be_copied_and_pickled_after_a_transform(transform):
+    layer, x = RecurrentLayer(TanhCell(), 5, gradient="bptt"), random((2, 6))
+    transform(lambda drive: layer(drive[None]).hidden.sum())(x if transform is torch.func.vmap else x[0])
+    pickle.dumps(copy.deepcopy(layer))
+    layer(x)
+    assert layer.diagnostics["residual"].item() > 0
