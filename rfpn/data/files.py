@@ -81,7 +81,7 @@ def write_csv(path: str | os.PathLike, rows: list[dict]) -> None:
     """Write rows as a whole CSV file, and make its folder; a row without a column's value leaves it empty."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    with whole_file(path) as temporary, open(temporary, "w", newline="") as file:
+    with whole_file(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, names)
         writer.writeheader()
         writer.writerows(rows)

@@ -1,5 +1,8 @@
 import errno
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -41,6 +44,13 @@ def test_json_is_written_whole_into_a_folder_that_it_makes(tmp_path):
     with pytest.raises(TypeError):
         write_json(path, {"a": 1, "b": {1}})
     assert [file.name for file in path.parent.iterdir()] == ["a.json"] and path.read_text() == whole
+
+
+def test_tables_are_utf8_whatever_the_locale(tmp_path):
+    code = f"from rfpn.data.files import write_csv; write_csv({str(tmp_path / 'a.csv')!r}, [{{'class': chr(0x111)}}])"
+    ascii_locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, **ascii_locale}, check=True)
+    assert (tmp_path / "a.csv").read_text(encoding="utf-8") == "class\n\u0111\n"
 
 
 def test_differences_are_told_entry_by_entry():
