@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 import torch.utils.checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from rfpn.layers import ConvLSTMCell, GALAHGRUCell, HGRUCell, RecurrentLayer
 from tests.problems import TanhCell, random
@@ -102,3 +103,12 @@ def test_a_layer_can_be_copied_and_pickled_after_a_transform(transform):
     pickle.dumps(copy.deepcopy(layer))
     layer(x)
     assert layer.diagnostics["residual"].item() > 0
+
+
+@pytest.mark.parametrize("options", [{}, {"lipschitz": True}, {"gradient": "tbptt", "window": 1, "lipschitz": True}])
+def test_operations_of_a_training_step_can_be_counted(options):
+    layer, x = RecurrentLayer(TanhCell(), 5, **options), random((2, 6)).requires_grad_()
+    with FlopCounterMode(display=False) as counter:
+        output = layer(x)
+        (output.hidden.sum() + output.penalty).backward()
+    assert counter.get_total_flops() > 0
