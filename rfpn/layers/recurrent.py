@@ -49,9 +49,9 @@ class RecurrentLayer(nn.Module):
     * ``lipschitz`` adds the penalty (P-Eq 6) to any of them; C-RBP is ``rbp`` with it, C-BPTT is ``bptt`` with it.
     * ``solver="anderson"`` with ``adjoint="solve"`` makes a deep equilibrium model (Bai et al., 2019).
 
-    ``diagnostics`` holds detached scalars of the last passes, but torch.func's. After a forward pass: ``residual`` (mean over
-    samples), ``penalty``, ``unconverged_share`` (residual above the tolerance in force, 0.01 where none is). After a backward
-    pass with ``rbp`` also ``truncated_share`` and ``neumann_length`` (means), or ``solve_length`` and ``solve_residual``.
+    ``diagnostics`` holds detached scalars of the last passes, nothing where torch.func transforms them. After a forward pass:
+    ``residual`` (mean over samples), ``penalty``, ``unconverged_share`` (residual above the tolerance in force, or 0.01). After
+    a backward pass with ``rbp`` also ``truncated_share``, ``neumann_length`` or ``solve_length`` and ``solve_residual`` (means).
 
     A cell is any module that maps (x, state) to the next state and treats the first dimension as samples. Optional:
     ``state_channels`` (channels of the state where they differ from x's), ``hidden(state)`` (the part that is output),
