@@ -26,8 +26,8 @@ _RELEASED = "its names are those of the paper's released code, which tools/conve
 class Checkpointer(DetectionCheckpointer):
     """Detectron2's checkpointer with atomic writes, safe reads and a summary of what was matched.
 
-    ``incompatible`` holds the missing, unexpected and misshapen keys of the last load; ``foreign`` says that nothing of it
-    fitted.
+    ``incompatible`` holds the missing, unexpected and misshapen keys of the last load; ``foreign``: none of its tensors is the
+    model's.
     """
 
     incompatible = None
@@ -115,7 +115,7 @@ class Checkpointer(DetectionCheckpointer):
         return f"; to go on from another one write its name, such as {newest}, into {folder / 'last_checkpoint'}"
 
     def _convert_ndarray_to_tensor(self, state_dict: dict) -> None:
-        # the last ones before they are loaded: under the model's names, and then without those of another shape
+        # the dict of the last call is loaded, once its tensors are renamed and those of another shape are dropped from it
         super()._convert_ndarray_to_tensor(state_dict)
         self._read = state_dict
 
@@ -126,7 +126,7 @@ class Checkpointer(DetectionCheckpointer):
         del self._read
         missing, unexpected, misshapen = self.incompatible
         self.foreign = len(unexpected) == given
-        # norms' counters and constants, which torch and Detectron2 do not miss
+        # tensors that are absent but that neither torch nor Detectron2 calls missing: norms' counters, constants
         told = {*loaded, *missing, *(name for name, *_ in misshapen)}
         spared = [name for name in own if name not in told]
         spared = f"; absent but not needed {len(spared)} ({first_few(spared, 3)})" if spared else ""
@@ -213,7 +213,7 @@ def _surplus(model: nn.Module, unexpected: list[str]) -> list[str]:
 
 
 def of_a_part(name: str) -> bool:
-    """Whether a tensor tells of a part of the model: not what frozen norms do not count, and what Detectron2 stored once."""
+    """Whether a tensor of this name is of a part of the model; norms' counters and stored anchors come and go with versions."""
     return not any(word in name for word in ("num_batches_tracked", "cell_anchors"))
 
 

@@ -21,7 +21,7 @@ def train_only(model: nn.Module, names: tuple[str, ...]) -> None:
         parameter.requires_grad_(parameter.requires_grad and parameter in trained)
     for module in model.modules():
         if isinstance(module, _BatchNorm) and module not in parts:
-            # whatever mode the model is set to
+            # a hook, because model.train() would set the norm to training again
             module.register_forward_pre_hook(_evaluate)
 
 

@@ -72,7 +72,7 @@ class _Estimator(precise_bn._PopulationVarianceEstimator):
 
     def __init__(self, mean: torch.Tensor, variance: torch.Tensor):
         super().__init__(mean, variance)
-        # what a norm keeps that sees no other batch
+        # a norm that sees no batch with values keeps what it had
         self.pop_mean, self._variance = mean.clone(), variance.clone()
 
     def update(self, mean: torch.Tensor, variance: torch.Tensor, size: int) -> None:

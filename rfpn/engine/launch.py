@@ -69,7 +69,7 @@ def launch(main: Callable, args) -> None:
     try:
         spawn(_spawned, args.num_gpus, args.num_machines, args.machine_rank, args.dist_url, job, timeout=TIMEOUT)
     except ProcessExitedException as error:
-        if error.exit_code < 0:  # a signal, which nobody has told of
+        if error.exit_code < 0:  # ended by a signal, so it has said nothing
             raise
         sys.exit(error.exit_code)
 
@@ -131,7 +131,7 @@ def find_place(environment) -> Place | None:
             )
         local_size = int(environment.get("LOCAL_WORLD_SIZE", world_size))
         return Place(rank, world_size, local_rank, local_size, "env://")
-    # those of the step: a batch script without srun has the job's, but is one process
+    # SLURM_STEP_*, not SLURM_*: a batch script has the job's variables too, but without srun it is one process
     if int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1 and "SLURM_PROCID" in environment:
         # steps of a job may share a machine, and jobs whose numbers follow each other
         step = 101 * int(environment.get("SLURM_JOB_ID", 0)) + int(environment.get("SLURM_STEP_ID", 0))
@@ -167,7 +167,7 @@ def _first_host(environment) -> str:
 
 def _told(place: Place) -> tuple:
     """What a process tells the others: its job, how many there are on its machine, whether its rank is in order there."""
-    # under torchrun they may well be of several steps
+    # torchrun may join processes of several SLURM steps, so there the job is not compared
     job = None if place.url == "env://" else tuple(map(os.environ.get, ("SLURM_JOB_ID", "SLURM_STEP_ID")))
     return job, place.local_size, place.rank % place.local_size == place.local_rank
 

@@ -34,7 +34,7 @@ def build_optimizer(cfg: CfgNode, model: nn.Module) -> torch.optim.Optimizer:
     else:
         # one kernel for all parameters: a tenth of a small model's step on a CPU otherwise
         options = {"fused": True}
-        # as newer versions of PyTorch do, so that a checkpoint of PyTorch 2.6 tells Adam from AdamW too
+        # newer versions of PyTorch add this themselves; with 2.6 it tells checkpoints of Adam and AdamW apart
         groups = [{**group, "decoupled_weight_decay": solver.OPTIMIZER == "AdamW"} for group in groups]
     return optimizer(groups, lr=solver.BASE_LR, weight_decay=solver.WEIGHT_DECAY, **options)
 

@@ -5,10 +5,10 @@ from detectron2.config import CfgNode
 
 from rfpn.config import flatten
 
-# what the state of the optimizer in a checkpoint holds, and its seed
+# keys whose values a checkpoint brings along, in its optimizer's state or as its seed
 RESTORED = ("SEED", "SOLVER.BASE_LR", "SOLVER.BIAS_LR_FACTOR", "SOLVER.LR_FACTORS", "SOLVER.MOMENTUM", "SOLVER.NESTEROV")
 RESTORED += ("SOLVER.WEIGHT_DECAY", "SOLVER.WEIGHT_DECAY_BIAS", "SOLVER.WEIGHT_DECAY_NORM")
-# of what Detectron2 scales to the number of processes, what makes an iteration another
+# keys that Detectron2 scales to the number of processes and that change what an iteration does
 _SCALED = ("SOLVER.IMS_PER_BATCH", "SOLVER.BASE_LR")
 _DECOUPLED = "decoupled_weight_decay"
 
@@ -79,7 +79,7 @@ def same_kind(saved: dict, state: dict) -> bool:
     return len(before) == len(now) and all(
         len(old["params"]) == len(new["params"])
         and {"betas", "momentum"} & old.keys() == {"betas", "momentum"} & new.keys()
-        # of Adam and AdamW
+        # tells Adam from AdamW
         and old.get(_DECOUPLED, new.get(_DECOUPLED)) == new.get(_DECOUPLED)
         for old, new in zip(before, now)
     )

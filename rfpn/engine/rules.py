@@ -74,11 +74,11 @@ _RULES = {
     "TEST.PRECISE_BN.NUM_ITER": COUNT,
     "TEST.PQ_WORKERS": Range(1, 1024, whole=True),
 }
-# what serves none of the models here
+# switches of Detectron2 for what none of the models here has
 _OFF = {"MODEL.KEYPOINT_ON": "keypoints", "TEST.AUG.ENABLED": "test-time augmentation"}
-# of TASKS, what evaluations of a Pathfinder model give
+# those of TASKS that an evaluation of a Pathfinder model gives
 _PATHFINDER_TASKS = ("pathfinder", "convergence")
-# of the others, what a model must give for them; those that are not listed ask for nothing
+# what a model must give for each of the other tasks; a task that is not listed needs nothing
 _NEEDED = {
     "panoptic_seg": "panoptic_seg",
     "texture_conflict": "panoptic_seg",
@@ -104,7 +104,7 @@ def check_values(cfg: CfgNode) -> None:
     _check_solver(cfg.SOLVER)
     _check_pictures(cfg.INPUT)
     check_norm_names(cfg)
-    # also where no model reads them: a slip is one all the same
+    # checked even where the model reads none of them
     recurrent_options(cfg)
     architecture = cfg.MODEL.META_ARCHITECTURE
     if descends(architecture, "PathfinderNet") and cfg.TEST.PRECISE_BN.ENABLED:
@@ -190,7 +190,7 @@ def check_expected_results(cfg: CfgNode) -> None:
     given = {None, *given_outputs(architecture)}
     if not cfg.MODEL.MASK_ON:
         given.discard("masks")
-    # whose boxes without classes have a recall ("box_proposals") and no AP
+    # its boxes have no classes, and so a recall ("box_proposals") but no AP
     if descends(architecture, "ProposalNetwork"):
         given.discard("instances")
     tasks = tuple(task for task in TASKS if task != "pathfinder" and _NEEDED.get(task) in given)

@@ -125,7 +125,7 @@ def load_arrays(path: str):
         ValueError: naming the file, and what else it holds or that it is damaged.
     """
     with open(path, "rb") as file:
-        # in memory, so that no length in the file asks for more than there is
+        # read whole first, so that a false length in the file cannot ask for more memory than the file takes
         content = io.BytesIO(file.read())
     try:
         return _resolve(_ArrayUnpickler(content, encoding="latin1").load(), _PLAIN, {})
@@ -153,7 +153,7 @@ def load_tensors(path: str):
         reason = str(error.__context__ or error).partition(" was not an allowed global")[0]
         raise ValueError(_refusal(path, reason)) from None
     except Exception as error:  # a damaged or malicious file can make torch raise anything
-        # but for an offset in it that no file can have, the system's errors are not the file's
+        # the system's own errors; EINVAL is not one, since an impossible offset in the file causes it
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise OSError(error.errno, error.strerror, os.path.abspath(path)) from error
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]

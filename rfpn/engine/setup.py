@@ -24,7 +24,7 @@ from rfpn.engine.checkpoint import name_full_disk
 from rfpn.engine.resume import RESTORED
 from rfpn.engine.rules import check_expected_results, check_values
 
-# what shapes the weights that a run leaves, and what does not although it stands among it
+# beginnings of the keys that shape the weights of a run, and keys that begin so but do not
 _LEARNT = ("MODEL.", "INPUT.", "DATASETS.TRAIN")
 _OF_A_MACHINE = ("MODEL.WEIGHTS", "MODEL.DEVICE", "MODEL.ALLOW_MISSING_WEIGHTS")
 
@@ -83,7 +83,7 @@ def changed_keys(cfg: CfgNode) -> tuple[list[str], list[str]]:
     learnt = [key for key in changes if key.startswith(_LEARNT) and "TEST" not in key and key not in _OF_A_MACHINE]
     # a negative SEED asks for none
     restored = [key for key in RESTORED if key in changes and not (key == "SEED" and new[key] < 0)]
-    # then the trainer sees to it that the rate in force is the same
+    # BASE_LR as written then stands for another number of processes: the trainer compares the rates in force
     if "SOLVER.REFERENCE_WORLD_SIZE" in changes and "SOLVER.BASE_LR" in restored:
         restored.remove("SOLVER.BASE_LR")
     return [changes[key] for key in learnt], [changes[key] for key in restored]
@@ -98,7 +98,8 @@ def _kept_record(folder: str, evaluating: bool):
     path, kept = (os.path.join(folder, name) for name in ("config.yaml", "config.yaml.kept"))
     # evaluations may well start together
     with locked(os.path.join(folder, ".config")):
-        # one that is kept already is of a launch that was killed here; a copy, because it may be the --config-file
+        # a kept file that is there already was left by a launch that was killed in here, and stays;
+        # copied, not moved, because config.yaml may itself be the --config-file
         if os.path.isfile(path) and not os.path.isfile(kept):
             with whole_file(kept) as temporary:
                 shutil.copyfile(path, temporary)
@@ -138,11 +139,10 @@ def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
             raise ValueError(f"--config-file {path} is a lazy configuration, and such are not read; give one in YAML")
         try:
             _check_repeated_keys(path)
-            # by default Detectron2 runs Python that a file holds
+            # with its default, allow_unsafe=True, Detectron2 would run Python code in the file
             cfg.merge_from_file(config_file, allow_unsafe=False)
         except KeyError as error:
             raise KeyError(f"--config-file {path}: {error.args[0]}") from None
-        # what a broken file raises
         except (AssertionError, AttributeError, RecursionError, TypeError, UnicodeError, yaml.YAMLError) as error:
             raise ValueError(f"--config-file {path} is no configuration: {error}") from None
     _check_overrides(cfg, overrides)
@@ -220,7 +220,7 @@ def _check_bases(path: str, bases: list) -> None:
     for base in bases:
         if isinstance(base.value, str):
             found = os.path.join(os.path.dirname(path), os.path.expanduser(base.value))
-            # of what is missing, or another form of the key, Detectron2 speaks
+            # Detectron2 itself tells of a base that is missing or is no path
             if os.path.isfile(found) and found != path:
                 _check_repeated_keys(found)
 
@@ -285,7 +285,7 @@ def claim(folder: str) -> None:
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        # others come from file systems without locks
+        # any other error means that the file system has no locks
         if error.errno in (errno.EACCES, errno.EAGAIN):
             raise ValueError(
                 f"OUTPUT_DIR {os.path.abspath(folder)} is in use: another training writes its checkpoints there; end it, or "

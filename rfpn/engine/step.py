@@ -100,13 +100,13 @@ class TrainStep(SimpleTrainer):
             yield
             return
         seed_everything(self.seed, self.iter, index, comm.get_rank())
-        # but for numbers of steps, so that no process waits for another
+        # numbers of steps are alike in all processes, so that none waits for another
         try:
             for layer in self._recurrent:
                 layer.steps_seed = seed_of(self.seed, self.iter, index)
             yield
         finally:
-            # whoever uses the layers afterwards is to draw anew each time
+            # outside of training every pass draws its own number
             for layer in self._recurrent:
                 layer.steps_seed = None
 
@@ -132,7 +132,7 @@ class TrainStep(SimpleTrainer):
                 losses = {key: value / self.accumulate for key, value in self.model(data).items()}
         if not left_out:
             return losses
-        # so that this step is a bad one on all processes: the losses may not have met what was left out
+        # the losses may be finite without the proposals that were left out: NaN makes all processes refuse this step
         bad = [key for key in losses if "rpn" in key] or losses
         return {key: value * math.nan if key in bad else value for key, value in losses.items()}
 

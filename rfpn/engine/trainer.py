@@ -83,7 +83,7 @@ class Trainer(DefaultTrainer):
         self.start_iter = 0
         self.max_iter = cfg.SOLVER.MAX_ITER
         self.cfg = cfg
-        # with the seed that was drawn
+        # SEED may be negative; the seed that was drawn counts
         self._in_force = {**settings_in_force(cfg), "SEED": self.seed}
         self.register_hooks(self.build_hooks())
 
@@ -125,7 +125,7 @@ class Trainer(DefaultTrainer):
         super().resume_or_load(resume)
         if begun and resume:
             self._check_model()
-        # each has got as far
+        # nothing is written before every process has loaded the checkpoint
         comm.synchronize()
         if not comm.is_main_process():
             return
@@ -134,7 +134,7 @@ class Trainer(DefaultTrainer):
             scores = self.start_iter < self.max_iter
             cut_log(os.path.join(self.cfg.OUTPUT_DIR, "metrics.json"), self.start_iter, scores)
         elif begun:
-            # or a resume before the first checkpoint of this run would go on with that one
+            # until this run has a checkpoint of its own, --resume would go on with the former run's
             self.checkpointer.remove_tag()
         path = os.path.join(self.cfg.OUTPUT_DIR, "config.yaml")
         with whole_file(path) as temporary:
@@ -172,7 +172,7 @@ class Trainer(DefaultTrainer):
         """As Detectron2's, whose count is one too high where no iteration was left to do; a run that failed is not scored."""
         self.iter = min(self.iter, self.max_iter)
         if self.iter < self.max_iter:
-            # to hooks, a run that failed in its last iteration is done
+            # hooks would take a run that failed in its last iteration for a finished one
             self.max_iter = math.inf
         try:
             super().after_train()
@@ -222,18 +222,18 @@ class Trainer(DefaultTrainer):
         if conflict:
             self._refuse(conflict, "")
         for group, own in zip(saved["param_groups"], optimizer.param_groups):
-            # what torch has added to it since
+            # settings that newer versions of torch have added to the optimizer
             group |= {name: value for name, value in own.items() if name not in group}
         super().load_state_dict(state_dict)
         self._finished = state_dict["iteration"] + 1
         self._trainer.load_state_dict(state_dict["_trainer"])
         # a schedule has no rate beyond its end, where a finished run may stand
         if isinstance(self.scheduler, LRMultiplier) and self.scheduler.last_epoch <= self.max_iter:
-            # those in the checkpoint are of the schedule before
+            # the rates in the checkpoint follow the schedule that it was written with
             for group, rate in zip(optimizer.param_groups, self.scheduler.get_lr()):
                 group["lr"] = rate
         kept = state_dict.get("in_force", {})
-        # of what an older version had in force the seed alone is known
+        # checkpoints of older versions lack "in_force"; only their seed is known
         self._in_force = {**kept, "SEED": state_dict["seed"]}
         if "SOLVER.IMS_PER_BATCH" in kept:
             self._in_force["SOLVER.IMS_PER_BATCH"] = self.cfg.SOLVER.IMS_PER_BATCH
