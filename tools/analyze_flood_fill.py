@@ -31,7 +31,7 @@ def main(args) -> None:
         configs = model_configs(args)
         datasets = {name: dataset_of(args, cfg) for name, cfg in configs.items()}
         for name, dataset in datasets.items():
-            # which checks the set, so that no misfit is found once other models are scored
+            # built only to check the set before any model is scored
             build_test_loader(configs[name], dataset)
         folder = open_output(args, configs, "flood_fill")
         rows, found, examples, summaries = [], {}, [], {}

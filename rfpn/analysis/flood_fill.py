@@ -21,7 +21,7 @@ from rfpn.analysis.ranks import rank_correlation
 # fewer cells have no ranks to speak of; fewer pixels a cell are noise
 _LEAST_CELLS, _LEAST_PIXELS = 5, 4
 _SHUFFLES = 20
-# of a row of the figure
+# pictures in a row of the figure
 _FRAMES = 6
 
 

@@ -109,7 +109,7 @@ def measure_layer(job: Job, checkpointed: bool, device: torch.device, precision:
 
 def _attempt(run: Callable[[], Measurement]) -> Measurement | None:
     """None where memory ran out."""
-    # what an earlier run left; that of a failed one hung on its error, which is gone by now
+    # frees what earlier runs left; a failed one's tensors hung on its error, which is gone by now
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -38,7 +38,7 @@ def evaluate_time_course(
     residuals = {step: [] for step in steps}
     for evaluator in evaluators.values():
         evaluator.reset()
-    # by steps: one of a large batch can take seconds
+    # counts steps, not batches: a step of a large batch can take seconds
     bar = tqdm(total=len(loader) * len(evaluators), desc="time course", unit="step", disable=None)
     with inference_context(model), torch.no_grad(), bar:
         for inputs in loader:

@@ -14,10 +14,10 @@ from rfpn.evaluation.pathfinder import PathfinderEvaluator
 from rfpn.evaluation.semantic import SemanticEvaluator
 from rfpn.fixed_point import stopping_tolerance
 
-# what evaluators call their results, in the order of a report
+# names of evaluators' results, in the order of a report
 TASKS = ("panoptic_seg", "texture_conflict", "no_texture_conflict", "pathfinder", "segm", "bbox", "box_proposals", "sem_seg")
 TASKS += ("convergence",)
-# by evaluator_type
+# evaluator_type -> the score that a model is judged by
 MAIN_SCORES = {"coco_panoptic_seg": "PQ", "pathfinder": "IoU"}
 
 

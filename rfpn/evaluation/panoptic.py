@@ -59,7 +59,7 @@ class PanopticEvaluator(COCOPanopticEvaluator):
         self._workers = workers
         self._flags = flags
         things, stuff = self._thing_contiguous_id_to_dataset_id, self._stuff_contiguous_id_to_dataset_id
-        # what category_id may be, by isthing; dataset id 0 is no category, it stands for "things"
+        # isthing -> values that category_id may have; dataset id 0 is no category, it stands for "things"
         self._known = {
             True: set(things),
             False: {number for number, category in stuff.items() if category != 0},
@@ -119,7 +119,7 @@ class PanopticEvaluator(COCOPanopticEvaluator):
                     with open(path, "wb") as f:
                         f.write(prediction.pop("png_string"))
                 except OSError as error:
-                    # else blamed on OUTPUT_DIR where that is full
+                    # says that it is not OUTPUT_DIR that is full
                     raise OSError(error.errno, f"{error.strerror}; TMPDIR names another folder", path) from None
             if self._output_dir:
                 with open(os.path.join(self._output_dir, "predictions.json"), "w") as f:

@@ -19,7 +19,7 @@ def no_graph(x: Tensor, run: Callable[..., T], *arguments) -> T:
     """
     with torch.no_grad():
         result = run(*arguments)
-    # of parametrize.cached(); there is no public way to ask for them anew
+    # weights that parametrize.cached() keeps; there is no public way to drop them
     parametrize._cache.clear()
     if autocast_dtype(x) is not None:
         torch.clear_autocast_cache()

@@ -10,11 +10,10 @@ from rfpn.layers.fast import FAST
 GRADIENTS = ("bptt", "tbptt", "rbp")
 SOLVERS = ("steps", "anderson")
 ADJOINTS = ("neumann", "solve")
-# not a vector that J is multiplied with, as the probes are, but the quotient of the last two motions
+# of PROBES each is a vector to multiply J with; this one stands for the quotient of the last two motions
 SECANT = "secant"
 # more steps or terms than this are a slip of the keyboard
 MOST_STEPS = 1_000_000
-# what each argument of RecurrentLayer may be
 RULES = {
     "steps": Range(1, MOST_STEPS, whole=True),
     "extra_steps": Range(0, MOST_STEPS, whole=True),
@@ -27,7 +26,7 @@ RULES = {
     "adjoint": ADJOINTS,
     "neumann_terms": Range(0, MOST_STEPS, whole=True),
     "neumann_tolerance": Range(0, math.inf),
-    # times a norm it must stay finite
+    # bounded, because its product with a norm must stay finite
     "growth_limit": Range(1, 1e6),
     "lipschitz": (False, True),
     "coefficient": Range(0, 1, below=True),

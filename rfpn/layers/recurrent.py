@@ -62,7 +62,7 @@ class RecurrentLayer(nn.Module):
     and with ``use_reentrant=True`` give a penalty of 0.
     """
 
-    # what numbers of steps drawn follow from, set by a trainer alike in all processes; None for torch's random state
+    # seeds the drawn number of steps; a trainer sets it alike in all processes, None leaves it to torch's random state
     steps_seed: int | None = None
 
     def __init__(
@@ -144,7 +144,7 @@ class RecurrentLayer(nn.Module):
         name, of_state, of_drive = type(self.cell).__name__, version(state), version(x)
         new = self.cell(x, state)
         check_next_state(name, new, state)
-        # the residual would compare a state with itself
+        # otherwise the residual would compare a state with itself
         if new is state or changed(state, of_state):
             raise ValueError(f"{name} must leave the state as it is and return a new tensor")
         # all steps are driven by the same x, which is the caller's
@@ -215,7 +215,7 @@ class RecurrentLayer(nn.Module):
         if not (implicit and torch.is_grad_enabled()):
             return self._output(found.state, penalty, found.steps, found.residual)
         state, previous, penalty = self._record(form, x, found.previous, 1, None)
-        # not the search's: where samples influence each other, the step of all is another than each one's best
+        # not the search's residual: where samples influence each other, this step of all is not each one's best step
         return self._output(state, penalty, found.steps, relative_residual(state, previous))
 
     # stopping depends on values, on which compilers break off anyway; that of PyTorch 2.11 loses the result there
@@ -223,7 +223,7 @@ class RecurrentLayer(nn.Module):
     def _search(self, form, x: Tensor, start: Tensor, steps: int) -> FixedPoint:
         if self.solver == "anderson":
             found = anderson(form.step, x, start, steps, self.tolerance())
-            # which searches in float32 or wider
+            # the search was in float32 or wider
             return found._replace(state=found.state.to(start.dtype), previous=found.previous.to(start.dtype))
         independent = not getattr(self.cell, "batch_statistics", False)
         return iterate_until(form.step, x, start, steps, self.tolerance(), independent)
@@ -232,8 +232,8 @@ class RecurrentLayer(nn.Module):
         """Run the steps that autograd records: last state, the one before, penalty."""
         gradient = torch.is_grad_enabled()
         penalised, implicit = gradient and self.training and self.lipschitz, gradient and self.gradient == "rbp"
-        # what the Jacobian is asked of, a leaf of its own: a start that is learned keeps its graph and is no leaf here;
-        # torch.func admits no leaf where none is needed
+        # the Jacobian is taken at a leaf; without rbp, a start that needs a gradient itself keeps its graph instead.
+        # No leaf where none is needed: torch.func admits none
         leaf = implicit or (penalised and not state.requires_grad)
         previous = state.detach().requires_grad_() if leaf else state.view_as(state)
         for _ in range(steps - 1):
@@ -282,11 +282,11 @@ class RecurrentLayer(nn.Module):
         return stopping_tolerance(self.solver, self.solver_tolerance, 0.0 if self.training else self.test_tolerance)
 
     def _output(self, state: Tensor, penalty: Tensor, steps: Tensor, residual: Tensor) -> RecurrentOutput:
-        # not len(), which torch.export would take for a constant
+        # shape[0], since torch.export would take len() for a constant
         n, settled = max(residual.shape[0], 1), residual <= (self.tolerance() or SETTLED)
         # a copy of the penalty, with which callers may do anything in place
         found = {"residual": residual.sum() / n, "unconverged_share": (~settled).sum() / n, "penalty": penalty.detach().clone()}
-        # anew, and last: a checkpoint that runs the layer again for its backward pass stops before
+        # a new dict, set last: torch.utils.checkpoint's second run stops before this line and leaves the first run's
         self.diagnostics = {} if is_transformed(residual) else found
         return RecurrentOutput(self.hidden(state), penalty, steps, residual)
 

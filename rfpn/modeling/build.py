@@ -22,7 +22,7 @@ def model_errors() -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, AssertionError, IndexError, KeyError) as error:
-        # of a registry, which says what it misses
+        # a registry's own sentence; a bare key of a look-up has no space
         if isinstance(error, KeyError) and " " in str(error):
             raise
         place, found = traceback.extract_tb(error.__traceback__)[-1], f"{type(error).__name__} {error}".strip()

@@ -71,14 +71,14 @@ class HGRUMaskHead(BaseMaskRCNNHead):
         """Arguments from a config. Raises ValueError naming the key that cannot work."""
         node, head = cfg.MODEL.RECURRENT, cfg.MODEL.ROI_MASK_HEAD
         channels = input_shape.channels
-        # which other heads and PathfinderNet choose from
+        # other models have a choice here
         for key, only in (("CELL", "hgru"), ("FORM", "released")):
             check_setting(f"MODEL.RECURRENT.{key} with the hGRU mask head", node[key], (only,))
         if node.NORM_GROUPS < 1 or channels % node.NORM_GROUPS:
             raise ValueError(
                 f"MODEL.RECURRENT.NORM_GROUPS must divide the {channels} channels of the mask head, got {node.NORM_GROUPS}"
             )
-        # GALA's gate halves the channels, and takes a quarter of them
+        # the GALA gate has branches of half and of a quarter of the channels
         if channels % 4:
             raise ValueError(f"MODEL.FPN.OUT_CHANNELS must be divisible by 4 for the hGRU mask head, got {channels}")
         if head.CONV_DIM < 1:

@@ -22,7 +22,7 @@ def check_norms(cfg: CfgNode) -> None:
         ValueError: naming the key, and norms that work.
     """
     mask, box = cfg.MODEL.ROI_MASK_HEAD, cfg.MODEL.ROI_BOX_HEAD
-    # which it replaces by another
+    # HGRUMaskHead puts naiveSyncBN_N in the place of SyncBN
     replaced = mask.NAME == "HGRUMaskHead" and mask.NORM == "SyncBN"
     for key, head, convolutional in (
         ("ROI_MASK_HEAD", mask, cfg.MODEL.MASK_ON and not replaced),
@@ -42,7 +42,7 @@ def check_device(model: nn.Module, cfg: CfgNode) -> None:
     """
     parts, on_gpu = list(model.modules()), cfg.MODEL.DEVICE.startswith("cuda")
     deformable = [part for part in parts if isinstance(part, (DeformConv, ModulatedDeformConv))]
-    # torchvision's serve a CPU where they are frozen, but not the modulated ones
+    # on a CPU, torchvision's deformable convolutions serve where they are frozen; it has no modulated ones
     served = [type(part) is DeformConv and not any(p.requires_grad for p in part.parameters()) for part in deformable]
     if deformable and not (_has_extension() if on_gpu else all(served)):
         raise ValueError(
@@ -66,7 +66,7 @@ def widen_statistics(model: nn.Module) -> None:
 
 
 def _in_float32(norm: nn.Module, inputs: tuple) -> tuple:
-    # PyTorch's own batch norm, which serves elsewhere, does so itself
+    # on one process, and in evaluation, PyTorch's batch norm runs in its place and widens by itself
     widen = norm.training and comm.get_world_size() > 1 and inputs[0].dtype == torch.bfloat16
     return (inputs[0].float() if widen else inputs[0],)
 

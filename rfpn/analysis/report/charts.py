@@ -6,7 +6,7 @@ from rfpn.analysis.logs import Series
 from rfpn.analysis.report.run import totals_of
 
 COLORS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#db2777", "#65a30d", "#475569", "#a16207")
-# what the scalars of recurrent layers mean; other scalars of theirs go by their names
+# titles of recurrent layers' scalars; others go by their names
 RECURRENT_TITLES = {
     "residual": "residual ‖h(T) − h(T−1)‖ / ‖h(T)‖",
     "unconverged_share": "share of samples not converged",

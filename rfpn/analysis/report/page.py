@@ -169,7 +169,7 @@ def scores_html(run: Run) -> str:
         iterations, values = totals[main or next(iter(totals))]
         best = max(range(len(values)), key=lambda i: (values[i] == values[i], values[i]))  # NaN is below all
         head = {f"last, iteration {iterations[-1]}": iterations[-1]}
-        # of other scores, as residuals, the highest may be the worst
+        # only a main score: the highest residual, say, is the worst
         if main and best < len(values) - 1:
             head[f"best {main}, iteration {iterations[best]}"] = iterations[best]
         rows = [

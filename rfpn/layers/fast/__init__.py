@@ -22,13 +22,13 @@ FAST = ("auto", "off")
 # below these edges, direct convolutions win over the frequency domain or were not compared with it
 _SMALLEST_SPECTRAL_KERNEL = 3
 _SMALLEST_SPECTRAL_KERNEL_CPU = 11
-# gates' kernels of the hGRU hold a square of them: 96 KiB for 128
+# kernels of the hGRU's gates hold a square of its channels: 96 KiB for 128
 _MOST_SPECTRAL_CHANNELS = 64
-# of a RoI: kernels with a group norm hold all of them
+# pixels of a RoI: kernels with a group norm hold all of them
 _MOST_PIXELS = 256
 # programs hold whole groups: with more channels than that they take minutes to compile
 _MOST_CHANNELS_OF_A_GROUP = 64
-# of a pixel in the gates' hidden layer: kernels hold a square of them in shared memory, 128 KiB for 64 channels in float32
+# a pixel's channels in the gates' hidden layer: kernels hold a square of them in shared memory, 128 KiB for 64 of float32
 _MOST_GATE_BYTES = 256
 # kernels count elements in 32 bits
 _MOST_ELEMENTS = 2**31 - 1

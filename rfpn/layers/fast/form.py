@@ -40,10 +40,10 @@ class _Recorded(torch.autograd.Function):
             raise RuntimeError("what a fast form recorded can be differentiated once: use fast='off'")
         refuse_batches(cotangent, direction)
         parameters, (x, h, vector, *saved) = ctx.form.parameters, ctx.saved_tensors
-        # autograd tells of them itself, but not where what it saved was copied (hooks of saved tensors)
+        # autograd finds changed weights itself, but not where hooks of saved tensors have copied them
         ctx.form.refuse_changed_weights("before the backward pass: change them after it")
         cotangent = torch.zeros_like(h) if cotangent is None else cotangent
-        # what is multiplied here has its types already, whatever is in force where backward is called
+        # backward may be called under autocast, though products have their types already
         with torch.autocast(x.device.type, enabled=False):
             dx, dh, gradients = ctx.form.gradient(saved[len(parameters) :], x, h, cotangent, direction, vector)
         wanted = zip(ctx.needs_input_grad[5:], parameters.items())
@@ -87,7 +87,7 @@ class FastForm:
 
     def refuse_changed_weights(self, when: str) -> None:
         """RuntimeError where weights, of which some are copied here and others not, were changed since this form was made."""
-        # what fused optimizers and .data write is counted by nobody
+        # writes of fused optimizers and through .data raise no version and stay unseen
         if any(map(changed, self.parameters.values(), self._versions)):
             raise RuntimeError(f"weights were changed {when}, or use fast='off'")
 

@@ -136,5 +136,5 @@ def _weights(cell, half: torch.dtype) -> Weights:
         cell.alpha.flatten(), cell.mu.flatten(), cell.norm_inhibition.weight, cell.norm_inhibition.bias,
         cell.norm_excitation.weight, cell.norm_excitation.bias,
     )
-    # kernels read them one after the other; what lies so already is no copy
+    # kernels are handed no strides
     return Weights(*(part.contiguous() for part in parts), cell.norm_inhibition.eps, cell.norm_inhibition.num_groups)

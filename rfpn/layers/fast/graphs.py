@@ -22,9 +22,9 @@ from rfpn.layers.plain import PlainForm
 
 # with more RoIs the card is busy for longer than launches take
 MOST_ROIS = 512
-# of a cell; its buckets for one shape of RoIs are fewer
+# graphs kept for a cell; all buckets for one shape of RoIs are fewer
 MOST_GRAPHS = 16
-# of a cell's weights: where they lie elsewhere at every call, captures would cost more than they save
+# times that a cell's weights may move in memory: if they do at every call, captures cost more than they save
 MOST_MOVES = 20
 
 

@@ -119,7 +119,7 @@ class Linearization(NamedTuple):
 
 
 def _weights(cell) -> Weights:
-    # kernels read them one after the other; what lies so already is no copy
+    # kernels are handed no strides
     gates, norms = (cell.gate_inhibition, cell.gate_excitation), (cell.norm_inhibition, cell.norm_excitation)
     gamma = cell.kappa if cell.gamma is None else cell.gamma
     return Weights(
