@@ -50,7 +50,7 @@ def split_categories(categories: list, source: str) -> Categories:
     ordered = sorted(categories, key=lambda c: c["id"])
     split = Categories([c for c in ordered if c["isthing"]], [c for c in ordered if not c["isthing"]])
     for kind, group in split._asdict().items():
-        # scores by class bear the names
+        # scores of single classes are told apart by name
         _check_unique(source, f"name of a category of {kind}", [c["name"] for c in group])
     if len(split.stuff) > MAX_STUFF:
         raise ValueError(f"{source}: 8-bit label maps hold {MAX_STUFF} stuff categories, got {len(split.stuff)}")

@@ -6,7 +6,7 @@ from detectron2.modeling import META_ARCH_REGISTRY
 
 from rfpn.data.files import first_few
 
-# what Detectron2's architectures give; one that is derived from none of them is taken to give all
+# outputs of Detectron2's architectures; one that is derived from none of them is taken to give all
 _OUTPUTS = {
     "FCOS": {"instances"},
     "GeneralizedRCNN": {"instances", "masks"},
@@ -16,12 +16,12 @@ _OUTPUTS = {
     "RetinaNet": {"instances"},
     "SemanticSegmentor": {"sem_seg"},
 }
-# node of MODEL whose NUM_CLASSES counts the classes that a set's metadata name
+# metadata that name a set's classes -> architecture -> node of MODEL whose NUM_CLASSES counts them
 _COUNTED = {
     "thing_classes": {"GeneralizedRCNN": "ROI_HEADS", "RetinaNet": "RETINANET"},
     "stuff_classes": {"PanopticFPN": "SEM_SEG_HEAD", "SemanticSegmentor": "SEM_SEG_HEAD"},
 }
-# what is scored of a set, by its kind
+# evaluator_type of a set -> outputs that are scored on it
 _SCORED = {
     "coco": {"instances", "masks"},
     "coco_panoptic_seg": {"sem_seg", "instances", "masks", "panoptic_seg"},

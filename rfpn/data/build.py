@@ -87,7 +87,7 @@ def _training_records(cfg: CfgNode) -> list:
         if descends(cfg.MODEL.META_ARCHITECTURE, "PanopticFPN", "SemanticSegmentor"):
             check_label_maps(name, some)
         records += some
-    # Detectron2's own sets tell their classes once they were loaded; those of evaluation were, if they are there
+    # again, now that all are loaded: Detectron2's own sets have their classes only from then on
     check_same_classes((*cfg.DATASETS.TRAIN, *(name for name in cfg.DATASETS.TEST if name in DatasetCatalog)), things > 0)
     return records
 
@@ -128,7 +128,7 @@ def _check_dataset(cfg: CfgNode, name: str, needs_panoptic: bool) -> None:
     if kind == "pathfinder":
         return
     check_files(name)
-    # the project's own loader looks itself, and a large JSON takes a while
+    # sets of register_panoptic have made_on_use, and their loader checks this itself: hashing a large JSON takes a while
     if MetadataCatalog.get(name).get("made_on_use") is None:
         check_up_to_date(name)
     if kind == "coco_panoptic_seg" or descends(cfg.MODEL.META_ARCHITECTURE, "PanopticFPN"):
@@ -147,7 +147,7 @@ def _check_evaluated(cfg: CfgNode, name: str) -> list:
     if kind in ("coco", "coco_panoptic_seg", "sem_seg"):
         check_scored_metadata(name)
         scored = scored_outputs(name, cfg.MODEL.META_ARCHITECTURE)
-    # classes of panoptic ones are counted by now
+    # _check_dataset has counted those of panoptic sets
     if kind in ("coco", "sem_seg"):
         check_class_counts(name, cfg)
     if "instances" in scored:

@@ -22,7 +22,7 @@ _PANOPTIC_FIELDS = _THING_FIELDS + (
     "ignore_label",
     "evaluator_type",
 )
-# metadata that evaluation reads of a set whose truth is not panoptic, by its kind
+# evaluator_type of a set whose truth is not panoptic -> metadata that its evaluation reads
 _SCORED_FIELDS = {"coco": ("thing_classes",), "sem_seg": ("stuff_classes", "ignore_label")}
 
 
@@ -74,7 +74,7 @@ def check_scored_instances(dataset_name: str, records: list, *, masks: bool) -> 
         if record["image_id"] not in known:
             image = f"image {record['image_id']} of '{dataset_name}'"
             raise ValueError(f"{path}: {image} is not among its images; scoring needs it")
-    # sets whose truth is kept back have none
+    # a set whose truth is kept back has no annotations
     for annotation in content.get("annotations", ()):
         where = f"{path}: annotation {annotation.get('id')}"
         if not is_box(annotation.get("bbox")):
@@ -83,7 +83,7 @@ def check_scored_instances(dataset_name: str, records: list, *, masks: bool) -> 
             raise ValueError(f"{where}: 'area' must be a finite number of pixels, got {annotation['area']!r:.80}")
         mask = annotation.get("segmentation")
         polygons = mask if isinstance(mask, list) else ()
-        # x and y of three points
+        # a polygon needs three points, so six numbers
         if masks and not (mask and all(is_polygon(polygon) and len(polygon) >= 6 for polygon in polygons)):
             raise ValueError(
                 f"{where} has no mask, or a polygon of fewer than three points or of what is no number of pixels; give it one, "

@@ -12,7 +12,7 @@ from typing import Iterator, Sequence
 
 import numpy as np
 
-# of a write to a disk, or a quota, that is full
+# errors of a write to a disk, or a quota, that is full
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -39,7 +39,7 @@ def locked(path: str | os.PathLike) -> Iterator[None]:
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike) -> Iterator[Path]:
     """A path to write to that becomes ``path`` at the end and is gone after an error. Raises OSError naming ``path``."""
-    # of this process alone: others may write the same file
+    # named after this process, since others may write the same file
     temporary = Path(f"{os.fspath(path)}.{os.getpid()}.tmp")
     try:
         yield temporary

@@ -94,7 +94,7 @@ def upright_size(path: str) -> tuple:
     with _opened(path) as image:
         size = image.size
         if isinstance(image, TiffImagePlugin.TiffImageFile):
-            # the stored one: some versions of Pillow have turned image.size by now
+            # the size as stored: some versions of Pillow have turned image.size already
             size = image.tag_v2[TiffImagePlugin.IMAGEWIDTH], image.tag_v2[TiffImagePlugin.IMAGELENGTH]
         turned = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
         return size[::-1] if turned else size
@@ -163,7 +163,7 @@ def write_image(path: str, image: np.ndarray, parameters: Sequence[int] = ()) ->
         OSError: naming ``path``, which cannot be written.
     """
     pixels = np.ascontiguousarray(image[..., ::-1] if image.ndim == 3 else image)
-    # in memory: where OpenCV writes a file itself, it mostly says nothing of a full disk
+    # encoded in memory, because OpenCV mostly says nothing of a full disk where it writes the file itself
     encoded, content = cv2.imencode(os.path.splitext(path)[1], pixels, parameters)
     if not encoded:
         raise OSError(f"{path}: could not be written (its format does not take a picture of {pixels.shape})")

@@ -30,7 +30,7 @@ from rfpn.data.stamps import made_from
 
 logger = logging.getLogger(__name__)
 
-# of metadata, for things and for stuff
+# ends of the metadata's names that number the classes, of things and of stuff
 _NUMBERING = ("classes", "dataset_id_to_contiguous_id")
 _DEFAULT_COLORS = ((220, 20, 60), (70, 130, 180), (107, 142, 35), (190, 153, 153), (250, 170, 30), (0, 80, 100))
 

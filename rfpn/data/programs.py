@@ -8,9 +8,9 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Iterator
 
-# what wrong input raises; anything else is a fault of the program and keeps its traceback
+# raised by wrong input; any other error is a fault of the program and keeps its traceback
 INPUT_ERRORS = (ValueError, KeyError, OSError)
-# what the system says of a file, said for people; other reasons stand as they are
+# the system's reasons in plainer words; others stand as they are
 _REASONS = {
     errno.ENOENT: "does not exist",
     errno.EEXIST: "is a file, where a folder is needed",
@@ -38,7 +38,7 @@ def one_line_errors() -> Iterator[None]:
     except FloatingPointError as error:
         _end(f"error: {error_text(error)}", 3)
     except RuntimeError as error:
-        # PyTorch raises it wherever the main process is
+        # a lost loader worker: PyTorch raises it in whatever the main process is doing
         if not str(error).startswith("DataLoader worker (pid"):
             raise
         _end(f"error: {error_text(error).rstrip('.')}, perhaps for lack of memory; take fewer DATALOADER.NUM_WORKERS", 2)
@@ -54,7 +54,7 @@ def error_text(error: Exception) -> str:
     text = " ".join(text.split())
     if of_file := re.fullmatch(r"\[Errno (\d+)\] (.+?): '([^']+)'", text):
         number, reason, path = int(of_file[1]), of_file[2], of_file[3]
-        # a reason that was written here has a remedy
+        # a reason that is not the system's own was written in this project, with a remedy
         own = reason != os.strerror(number) or number == errno.EEXIST and os.path.isdir(path)
         return f"{path}: {reason if own else _REASONS.get(number, reason)}"
     return text

@@ -142,7 +142,7 @@ def _check_rle(mask, record: dict) -> None:
 
 
 def _check_polygons(mask, record: dict) -> None:
-    # what pycocotools is not to meet: it fills the memory, or ends the process
+    # on other values pycocotools fills the memory or ends the process
     if isinstance(mask, list) and not all(is_polygon(list(p) if isinstance(p, (tuple, np.ndarray)) else p) for p in mask):
         raise ValueError(f"an instance of {record['file_name']} has a polygon of what is no number of pixels")
 
@@ -187,7 +187,7 @@ def check_boxes(records: list) -> None:
 
 
 def _is_box(value, size: int) -> bool:
-    # loaders of ones own give tuples and NumPy's numbers, or integers beyond all floats
+    # loaders may give tuples, NumPy's numbers, or integers beyond all floats
     try:
         numbers = np.asarray(value, dtype=float)
     except (TypeError, ValueError, OverflowError):

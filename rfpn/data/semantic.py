@@ -134,7 +134,7 @@ def prepare_picture(pair: tuple, split: Split, categories: Categories, stamp: di
         try:
             written = _write_label_map(target, semantic_map(index, segments, categories), split.sem_seg_root, stamp)
         except OSError as error:
-            # that of a folder or a disk is one for all pictures
+            # the whole folder or disk is at fault, not this picture
             if error.errno in (*stamps.READ_ONLY, *FULL_DISK):
                 raise
             problems.append(f"image {image['id']}: {error}")
@@ -180,7 +180,7 @@ def _locked(split: Split) -> Iterator[None]:
 
 
 def _prepare(split: Split, workers: int, check_images: bool, progress) -> tuple:
-    # before it is read: it may be changed meanwhile
+    # hashed before it is read, because it may be changed meanwhile
     stamp = stamps.stamp_of(split.sem_seg_root, split.panoptic_json)
     content = read_panoptic_json(split.panoptic_json)
     categories = split_categories(content["categories"], split.panoptic_json)
@@ -204,7 +204,7 @@ def _prepare(split: Split, workers: int, check_images: bool, progress) -> tuple:
         problems.append(str(error))
     else:
         if found is not None and found.get("info") != _INFO:
-            # of another program
+            # another program's, which is never written anew
             if wrong := misfit(found, content, categories.things, split.panoptic_json):
                 remedy = "mend one of them, or remove the former and run again, which makes it anew"
                 problems.append(f"{split.instances_json}: {wrong}; {remedy}")

@@ -7,7 +7,7 @@ import os
 from rfpn.data.annotations import read_panoptic_json, split_categories
 from rfpn.data.files import read_json, write_json
 
-# of a write where nothing can be written
+# errors of a write where nothing can be written
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 _STAMP = "source.json"
 
@@ -82,7 +82,7 @@ def _write(sem_seg_root: str, stamp: dict) -> None:
     try:
         write_json(os.path.join(sem_seg_root, _STAMP), stamp)
     except OSError as error:
-        # whole sets may be checked where they cannot be written to; but a stamp that is there would go on saying otherwise
+        # a set may be checked where nothing can be written; but a stamp that is there would stay, and be wrong
         if error.errno not in READ_ONLY or stamped(sem_seg_root):
             raise
 

@@ -18,7 +18,7 @@ def worker_pool(workers: int, start_method: str | None = None) -> ProcessPoolExe
 
 def refuse_unguarded() -> None:
     """Raise RuntimeError in a worker that runs its program from the top: it would wait for a lock that the program holds."""
-    # as multiprocessing tells it, which refuses to start workers then
+    # multiprocessing's own mark, by which it refuses to start workers
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError("a program that starts workers must do its work below `if __name__ == '__main__':`")
 
