@@ -56,7 +56,7 @@ def check_datasets(cfg: CfgNode, own_evaluator: bool = False) -> None:
         _check_dataset(cfg, name, needs_panoptic=name in cfg.DATASETS.TEST)
         check_ignore_value(name, cfg)
     for name in cfg.DATASETS.TEST:
-        _check_evaluated(cfg, name)
+        _evaluated_records(cfg, name)
         if not own_evaluator:
             scored_outputs(name, cfg.MODEL.META_ARCHITECTURE)
     check_same_classes((*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST), predicted_things(cfg)[0] > 0)
@@ -98,7 +98,7 @@ def build_test_loader(cfg: CfgNode, dataset_name: str):
     Raises:
         KeyError, ValueError, OSError: naming the data set and what it lacks.
     """
-    records = _check_evaluated(cfg, dataset_name)
+    records = _evaluated_records(cfg, dataset_name)
     mapper = build_mapper(cfg, dataset_name, is_train=False)
     return PackedLoader(
         MapDataset(DatasetFromList(records, copy=False), mapper),
@@ -136,8 +136,8 @@ def _check_dataset(cfg: CfgNode, name: str, needs_panoptic: bool) -> None:
         check_class_counts(name, cfg)
 
 
-def _check_evaluated(cfg: CfgNode, name: str) -> list:
-    """What an evaluation will read is there and fits, so that no training ends with a failing one; its records."""
+def _evaluated_records(cfg: CfgNode, name: str) -> list:
+    """Records of a set, checked for all that its evaluation will need, so that no training ends with a failing one."""
     _check_dataset(cfg, name, needs_panoptic=True)
     records = load_records(name)
     kind, scored = _kind(name), set()

@@ -181,12 +181,13 @@ def check_boxes(records: list) -> None:
         for annotation in trained_on(record):
             # Detectron2's mappers train on what is around a rotated box
             size = 5 if annotation.get("bbox_mode") == BoxMode.XYWHA_ABS else 4
-            if not _is_box(box := annotation.get("bbox"), size):
+            if not _are_finite(box := annotation.get("bbox"), size):
                 wanted = f"'bbox' of {'four' if size == 4 else 'five'} finite numbers"
                 raise ValueError(f"an instance of {record['file_name']} has no {wanted}, but {box!r:.80}")
 
 
-def _is_box(value, size: int) -> bool:
+def _are_finite(value, size: int) -> bool:
+    """Whether a loader's value is a sequence of so many finite numbers."""
     # loaders may give tuples, NumPy's numbers, or integers beyond all floats
     try:
         numbers = np.asarray(value, dtype=float)

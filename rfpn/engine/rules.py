@@ -21,9 +21,8 @@ from rfpn.modeling.recurrent import recurrent_options
 
 _PIXELS = Range(1, 100_000, whole=True)
 _SHARE = Range(0, 1)
-_NUMBER = Range(0, sys.float_info.max)
-# 0: no resizing
-_EDGE = Range(0, 100_000, whole=True)
+_NOT_NEGATIVE = Range(0, sys.float_info.max)
+_PIXELS_OR_AS_IS = Range(0, 100_000, whole=True)  # 0: no resizing
 # where Detectron2 stumbles late or without a name, or where a slip of the keyboard would fill the memory
 _RULES = {
     # numpy takes 32 bits, and each process adds its number
@@ -34,7 +33,7 @@ _RULES = {
     "INPUT.FORMAT": ("BGR", "RGB", "L", "YUV-BT.601"),
     "INPUT.MAX_SIZE_TEST": _PIXELS,
     "INPUT.MAX_SIZE_TRAIN": _PIXELS,
-    "INPUT.MIN_SIZE_TEST": _EDGE,
+    "INPUT.MIN_SIZE_TEST": _PIXELS_OR_AS_IS,
     "INPUT.MIN_SIZE_TRAIN_SAMPLING": ("choice", "range"),
     "INPUT.PATHFINDER_SIZE": Range(1, 4096, whole=True),
     "INPUT.RANDOM_FLIP": ("horizontal", "vertical", "none"),
@@ -54,22 +53,22 @@ _RULES = {
     "MODEL.SEM_SEG_HEAD.CONVS_DIM": COUNT,
     "SOLVER.ACCUMULATE": Range(1, 10_000, whole=True),
     "SOLVER.AMP.DTYPE": tuple(DTYPES),
-    "SOLVER.BASE_LR": _NUMBER,
-    "SOLVER.BIAS_LR_FACTOR": _NUMBER,
+    "SOLVER.BASE_LR": _NOT_NEGATIVE,
+    "SOLVER.BIAS_LR_FACTOR": _NOT_NEGATIVE,
     "SOLVER.CHECKPOINT_PERIOD": COUNT,
     "SOLVER.CLIP_GRADIENTS.CLIP_TYPE": ("value", "norm"),
-    "SOLVER.GAMMA": _NUMBER,
+    "SOLVER.GAMMA": _NOT_NEGATIVE,
     "SOLVER.IMS_PER_BATCH": COUNT,
     "SOLVER.MAX_ITER": COUNT,
-    "SOLVER.MOMENTUM": _NUMBER,
+    "SOLVER.MOMENTUM": _NOT_NEGATIVE,
     "SOLVER.OPTIMIZER": OPTIMIZERS,
     "SOLVER.REFERENCE_WORLD_SIZE": Range(0, math.inf, whole=True),
     "SOLVER.SKIP_NONFINITE": Range(0, math.inf, whole=True),
-    "SOLVER.WARMUP_FACTOR": _NUMBER,
+    "SOLVER.WARMUP_FACTOR": _NOT_NEGATIVE,
     "SOLVER.WARMUP_ITERS": Range(0, math.inf, whole=True),
     "SOLVER.WARMUP_METHOD": ("linear", "constant"),
-    "SOLVER.WEIGHT_DECAY": _NUMBER,
-    "SOLVER.WEIGHT_DECAY_NORM": _NUMBER,
+    "SOLVER.WEIGHT_DECAY": _NOT_NEGATIVE,
+    "SOLVER.WEIGHT_DECAY_NORM": _NOT_NEGATIVE,
     "TEST.LOG_IMAGES": Range(0, 10_000, whole=True),
     "TEST.PRECISE_BN.NUM_ITER": COUNT,
     "TEST.PQ_WORKERS": Range(1, 1024, whole=True),
@@ -140,12 +139,12 @@ def _check_solver(node: CfgNode) -> None:
     for pair in node.LR_FACTORS:
         if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str)):
             raise ValueError(f"SOLVER.LR_FACTORS must be pairs of a module's name and a number, got {pair!r} in it")
-        check_setting("SOLVER.LR_FACTORS: a factor", pair[1], _NUMBER)
+        check_setting("SOLVER.LR_FACTORS: a factor", pair[1], _NOT_NEGATIVE)
     for name in node.TRAIN_ONLY:
         if not isinstance(name, str):
             raise ValueError(f"SOLVER.TRAIN_ONLY must be names of modules, got {name!r} in it")
     if node.WEIGHT_DECAY_BIAS is not None:
-        check_setting("SOLVER.WEIGHT_DECAY_BIAS", node.WEIGHT_DECAY_BIAS, _NUMBER)
+        check_setting("SOLVER.WEIGHT_DECAY_BIAS", node.WEIGHT_DECAY_BIAS, _NOT_NEGATIVE)
     if node.NESTEROV and node.OPTIMIZER == "SGD" and node.MOMENTUM <= 0:
         raise ValueError(f"SOLVER.NESTEROV needs a SOLVER.MOMENTUM above 0, got {node.MOMENTUM}")
     clip = node.CLIP_GRADIENTS
@@ -159,7 +158,7 @@ def _check_pictures(node: CfgNode) -> None:
     """Sizes of training pictures and of what is cut out of them."""
     sizes, sampling = node.MIN_SIZE_TRAIN, node.MIN_SIZE_TRAIN_SAMPLING
     for size in sizes:
-        check_setting("INPUT.MIN_SIZE_TRAIN", size, _EDGE)
+        check_setting("INPUT.MIN_SIZE_TRAIN", size, _PIXELS_OR_AS_IS)
     if not sizes or (sampling == "range" and not (len(sizes) == 2 and sizes[0] <= sizes[1])):
         wanted = "the least and the largest size" if sampling == "range" else "one size or more"
         raise ValueError(f"INPUT.MIN_SIZE_TRAIN must be {wanted} with INPUT.MIN_SIZE_TRAIN_SAMPLING {sampling!r}, got {sizes}")

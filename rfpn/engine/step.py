@@ -80,7 +80,7 @@ class TrainStep(SimpleTrainer):
         values = self._gather(totals, data_time)
         bad = self._not_finite(values)
         if bad:
-            self._refuse(bad)
+            self._skip_or_raise(bad)
             for buffer, value in buffers:
                 buffer.copy_(value)
         else:
@@ -167,7 +167,8 @@ class TrainStep(SimpleTrainer):
             return []
         return [name for name in bad if name != "gradient"] or bad
 
-    def _refuse(self, names: list[str]) -> None:
+    def _skip_or_raise(self, names: list[str]) -> None:
+        """Count a step with these values not finite as skipped. FloatingPointError where no more may be skipped."""
         message = f"iteration {self.iter}: not finite: {', '.join(names)}"
         if self.skipped >= self.skip_nonfinite:
             raise FloatingPointError(f"{message}; the weights were not changed and the last checkpoint is good")
