@@ -102,6 +102,11 @@ def check_values(cfg: CfgNode) -> None:
             raise ValueError(f"{key} must be False: Detectron2's {what} serves none of the models here")
     _check_solver(cfg.SOLVER)
     _check_pictures(cfg.INPUT)
+    _check_model(cfg)
+
+
+def _check_model(cfg: CfgNode) -> None:
+    """Keys below MODEL that must go together."""
     check_norm_names(cfg)
     # checked even where the model reads none of them
     recurrent_options(cfg)
@@ -119,9 +124,9 @@ def check_values(cfg: CfgNode) -> None:
     if cfg.MODEL.PROPOSAL_GENERATOR.NAME == "PrecomputedProposals":
         raise ValueError("MODEL.PROPOSAL_GENERATOR.NAME must not be PrecomputedProposals, which serve none of the models here")
     channels = 1 if cfg.INPUT.FORMAT == "L" else 3
-    for key in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD"):
-        if len(values[key]) != channels:
-            raise ValueError(f"{key} must have {channels} value(s) with INPUT.FORMAT {cfg.INPUT.FORMAT}, got {values[key]}")
+    for key, value in (("PIXEL_MEAN", cfg.MODEL.PIXEL_MEAN), ("PIXEL_STD", cfg.MODEL.PIXEL_STD)):
+        if len(value) != channels:
+            raise ValueError(f"MODEL.{key} must have {channels} value(s) with INPUT.FORMAT {cfg.INPUT.FORMAT}, got {value}")
     if 0 in cfg.MODEL.PIXEL_STD:
         raise ValueError(f"MODEL.PIXEL_STD, which pictures are divided by, must not be 0, got {cfg.MODEL.PIXEL_STD}")
 
