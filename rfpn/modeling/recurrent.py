@@ -31,22 +31,22 @@ def recurrent_options(cfg: CfgNode) -> dict:
     """
     node = cfg.MODEL.RECURRENT
     for key, rule in _RULES.items():
-        check_setting(_spell(key), node[key], rule)
-    check_setting(_spell("LIPSCHITZ.WEIGHT"), node.LIPSCHITZ.WEIGHT, Range(0, sys.float_info.max))
+        check_setting(_full_key(key), node[key], rule)
+    check_setting(_full_key("LIPSCHITZ.WEIGHT"), node.LIPSCHITZ.WEIGHT, Range(0, sys.float_info.max))
     values = {**node, **node.LIPSCHITZ}
     options = {name: values[name.upper()] for name in RULES if name != "lipschitz"}
     options |= {"test_steps": node.TEST_STEPS or node.STEPS, "lipschitz": node.LIPSCHITZ.WEIGHT > 0}
-    check_options(options, lambda name: _spell(_key(name)))
+    check_options(options, _full_key)
     return options
 
 
 def kernel_size(node: CfgNode, usual: int) -> int:
     """E, from node ``MODEL.RECURRENT``; ``usual`` where it is 0. Raises ValueError naming the key."""
     # models without a recurrent layer ask for no other option
-    check_setting(_spell("KERNEL_SIZE"), node.KERNEL_SIZE, _RULES["KERNEL_SIZE"])
+    check_setting(_full_key("KERNEL_SIZE"), node.KERNEL_SIZE, _RULES["KERNEL_SIZE"])
     size = node.KERNEL_SIZE or usual
     if size % 2 == 0:
-        raise ValueError(f"{_spell('KERNEL_SIZE')} must be odd, or 0 for {usual}, got {size}")
+        raise ValueError(f"{_full_key('KERNEL_SIZE')} must be odd, or 0 for {usual}, got {size}")
     return size
 
 
@@ -56,10 +56,6 @@ def check_penalised(model: str, weight: float, layer: nn.Module) -> None:
         raise ValueError(f"{model} lipschitz_weight needs a recurrent layer with lipschitz=True")
 
 
-def _key(name: str) -> str:
-    """The key below ``MODEL.RECURRENT`` of an argument of RecurrentLayer."""
-    return f"LIPSCHITZ.{name.upper()}" if name in _PENALTY else name.upper()
-
-
-def _spell(key: str) -> str:
-    return f"MODEL.RECURRENT.{key}"
+def _full_key(name: str) -> str:
+    """The configuration's key of an argument of RecurrentLayer, or of a key below ``MODEL.RECURRENT``."""
+    return f"MODEL.RECURRENT.{'LIPSCHITZ.' if name in _PENALTY else ''}{name.upper()}"
