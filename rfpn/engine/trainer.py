@@ -201,26 +201,11 @@ class Trainer(DefaultTrainer):
         """Restore what :meth:`state_dict` gave, and send the loader to its position.
 
         Raises:
-            ValueError: the checkpoint lacks the state of this project's trainer, is of another optimizer, or of a schedule that
-                Detectron2 scaled to another number of processes.
+            ValueError: the checkpoint lacks the state of this project's trainer, is of another model or optimizer, or of a
+                schedule that Detectron2 scaled to another number of processes.
         """
-        missing = [key for key in ("_trainer", "seed", "samples") if key not in state_dict]
-        if missing:
-            self._refuse(f"it lacks the trainer's {', '.join(missing)}")
+        self._check_state(state_dict)
         optimizer, saved = self._trainer.optimizer, state_dict["_trainer"]["optimizer"]
-        other = "its optimizer is another (SOLVER.OPTIMIZER, which parameters are trained, or those with a rate of their own)"
-        missing, unexpected, misshapen = self.checkpointer.incompatible
-        # not for the counter of a norm that is frozen now: then the optimizer is to be named
-        if missing or misshapen or any(map(of_a_part, unexpected)):
-            self._check_model()
-        if not same_kind(saved, optimizer.state_dict()):
-            self._refuse(other)
-        self._check_model()
-        if state_dict.get("trained", self._trained) != self._trained or not has_shapes(saved, optimizer):
-            self._refuse(other)
-        conflict = scaling_conflict(state_dict, self._written, self.cfg)
-        if conflict:
-            self._refuse(conflict, "")
         for group, own in zip(saved["param_groups"], optimizer.param_groups):
             # settings that newer versions of torch have added to the optimizer
             group |= {name: value for name, value in own.items() if name not in group}
@@ -240,6 +225,26 @@ class Trainer(DefaultTrainer):
         self.seed = self._trainer.seed = state_dict["seed"]
         self.data_loader.batch_sampler.seek(self.seed, state_dict["samples"])
         self.samples = self.data_loader.batch_sampler.samples
+
+    def _check_state(self, state_dict: dict) -> None:
+        """Raise ValueError with the first reason why a checkpoint cannot be resumed; nothing is restored by then."""
+        absent = [key for key in ("_trainer", "seed", "samples") if key not in state_dict]
+        if absent:
+            self._refuse(f"it lacks the trainer's {', '.join(absent)}")
+        optimizer, saved = self._trainer.optimizer, state_dict["_trainer"]["optimizer"]
+        other = "its optimizer is another (SOLVER.OPTIMIZER, which parameters are trained, or those with a rate of their own)"
+        missing, unexpected, misshapen = self.checkpointer.incompatible
+        # where nothing but the counter of a norm that is frozen now is too many, the optimizer is the reason to name
+        if missing or misshapen or any(map(of_a_part, unexpected)):
+            self._check_model()
+        if not same_kind(saved, optimizer.state_dict()):
+            self._refuse(other)
+        self._check_model()
+        if state_dict.get("trained", self._trained) != self._trained or not has_shapes(saved, optimizer):
+            self._refuse(other)
+        conflict = scaling_conflict(state_dict, self._written, self.cfg)
+        if conflict:
+            self._refuse(conflict, "")
 
     def _check_model(self) -> None:
         if any(self.checkpointer.incompatible):
