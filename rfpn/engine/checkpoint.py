@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import json
 import logging
 import os
 from pathlib import Path
@@ -14,7 +13,6 @@ from detectron2.config import CfgNode
 from detectron2.utils.file_io import PathManager
 from torch import Tensor, nn
 
-from rfpn.analysis.logs import of_a_step
 from rfpn.data.files import FULL_DISK, first_few
 from rfpn.engine.convert import is_released
 from rfpn.engine.safe_pickle import load_arrays, load_tensors
@@ -241,31 +239,6 @@ def name_full_disk(folder: str):
         # a write to a file that is open fails without its name
         place = error.filename or f"OUTPUT_DIR {os.path.abspath(folder)}"
         raise OSError(f"{place}: {error.strerror}; {_last_good(folder)}") from error
-
-
-def cut_log(path: str, iteration: int, scores: bool = True) -> None:
-    """Leave out of a log of one JSON object a line what is of ``iteration`` or later, and all from an incomplete line on.
-
-    ``scores``: keep those of an evaluation right before ``iteration``.
-    """
-    if not os.path.isfile(path):
-        return
-    kept = []
-    # the trainer's writer has the file open to append, so it is shortened in place
-    with open(path, "rb+") as file:
-        for line in file:
-            try:
-                record = json.loads(line)
-                goes_on = record["iteration"] < iteration + (scores and not of_a_step(record))
-            except (AttributeError, ValueError, KeyError, TypeError):
-                break
-            if not line.endswith(b"\n"):
-                break
-            # scores may stand behind the line of a later iteration
-            kept += [line] * goes_on
-        file.seek(0)
-        file.writelines(kept)
-        file.truncate()
 
 
 def _last_good(folder: str) -> str:

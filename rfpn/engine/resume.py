@@ -1,8 +1,12 @@
-"""What a checkpoint and the run that goes on with it must have in common, and what stays the checkpoint's."""
+"""What a checkpoint and the run that goes on with it must have in common, what stays the checkpoint's, and the log."""
+
+import json
+import os
 
 import torch
 from detectron2.config import CfgNode
 
+from rfpn.analysis.logs import of_a_step
 from rfpn.config import flatten
 
 # keys whose values a checkpoint brings along, in its optimizer's state or as its seed
@@ -83,3 +87,28 @@ def same_kind(saved: dict, state: dict) -> bool:
         and old.get(_DECOUPLED, new.get(_DECOUPLED)) == new.get(_DECOUPLED)
         for old, new in zip(before, now)
     )
+
+
+def cut_log(path: str, iteration: int, scores: bool = True) -> None:
+    """Leave out of a log of one JSON object a line what is of ``iteration`` or later, and all from an incomplete line on.
+
+    ``scores``: keep those of an evaluation right before ``iteration``.
+    """
+    if not os.path.isfile(path):
+        return
+    kept = []
+    # the trainer's writer has the file open to append, so it is shortened in place
+    with open(path, "rb+") as file:
+        for line in file:
+            try:
+                record = json.loads(line)
+                goes_on = record["iteration"] < iteration + (scores and not of_a_step(record))
+            except (AttributeError, ValueError, KeyError, TypeError):
+                break
+            if not line.endswith(b"\n"):
+                break
+            # scores may stand behind the line of a later iteration
+            kept += [line] * goes_on
+        file.seek(0)
+        file.writelines(kept)
+        file.truncate()

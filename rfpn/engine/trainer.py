@@ -15,13 +15,21 @@ from detectron2.utils import comm
 
 from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
 from rfpn.data.files import whole_file
-from rfpn.engine.checkpoint import Checkpointer, cut_log, of_a_part
+from rfpn.engine.checkpoint import Checkpointer, of_a_part
 from rfpn.engine.freeze import train_only
 from rfpn.engine.hooks import PreciseBN, ProcessStatistics, RecurrentDiagnostics
 from rfpn.engine.image_hook import PredictionImages
 from rfpn.engine.loader import run_seed, train_loader
 from rfpn.engine.optimizer import build_optimizer
-from rfpn.engine.resume import has_shapes, record_in_force, same_kind, scaling_conflict, settings_in_force, trained_names
+from rfpn.engine.resume import (
+    cut_log,
+    has_shapes,
+    record_in_force,
+    same_kind,
+    scaling_conflict,
+    settings_in_force,
+    trained_names,
+)
 from rfpn.engine.rules import check_scaling, check_values, verify_expected_results
 from rfpn.engine.step import TrainStep
 from rfpn.evaluation import build_evaluator
@@ -131,8 +139,7 @@ class Trainer(DefaultTrainer):
             return
         if resume:
             # a run that is finished is evaluated anew
-            scores = self.start_iter < self.max_iter
-            cut_log(os.path.join(self.cfg.OUTPUT_DIR, "metrics.json"), self.start_iter, scores)
+            cut_log(os.path.join(self.cfg.OUTPUT_DIR, "metrics.json"), self.start_iter, scores=self.start_iter < self.max_iter)
         elif begun:
             # until this run has a checkpoint of its own, --resume would go on with the former run's
             self.checkpointer.remove_tag()
@@ -228,8 +235,7 @@ class Trainer(DefaultTrainer):
 
     def _check_state(self, state_dict: dict) -> None:
         """Raise ValueError with the first reason why a checkpoint cannot be resumed; nothing is restored by then."""
-        absent = [key for key in ("_trainer", "seed", "samples") if key not in state_dict]
-        if absent:
+        if absent := [key for key in ("_trainer", "seed", "samples") if key not in state_dict]:
             self._refuse(f"it lacks the trainer's {', '.join(absent)}")
         optimizer, saved = self._trainer.optimizer, state_dict["_trainer"]["optimizer"]
         other = "its optimizer is another (SOLVER.OPTIMIZER, which parameters are trained, or those with a rate of their own)"
@@ -242,8 +248,7 @@ class Trainer(DefaultTrainer):
         self._check_model()
         if state_dict.get("trained", self._trained) != self._trained or not has_shapes(saved, optimizer):
             self._refuse(other)
-        conflict = scaling_conflict(state_dict, self._written, self.cfg)
-        if conflict:
+        if conflict := scaling_conflict(state_dict, self._written, self.cfg):
             self._refuse(conflict, "")
 
     def _check_model(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from detectron2.engine import hooks
 
-from rfpn.engine.checkpoint import cut_log
+from rfpn.engine.resume import cut_log
 from rfpn.engine.setup import load_cfg
 from rfpn.engine.trainer import Trainer
 from tests.analysis.tiny_runs import CONTOURS, SCENES, SMALL
