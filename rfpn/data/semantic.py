@@ -105,27 +105,15 @@ def prepare_picture(pair: tuple, split: Split, categories: Categories, stamp: di
         OSError: no label map can be written: to a read-only folder, or a full disk.
     """
     image, annotation = pair
-    height, width = image["height"], image["width"]
+    segments = annotation["segments_info"]
     problems, instances, written = [], [], False
     if check_images:
         try:
-            path = os.path.join(split.image_root, image["file_name"])
-            shape = read_image(path).shape[:2]  # as training reads it
-            if shape != (height, width):
-                raise ValueError(f"{path}: is {shape[1]}x{shape[0]} pixels, but 'images' says {width}x{height}")
+            _check_photograph(os.path.join(split.image_root, image["file_name"]), image["height"], image["width"])
         except (OSError, ValueError) as error:
             problems.append(f"image {image['id']}: {error}")
     try:
-        segments = annotation["segments_info"]
-        path = os.path.join(split.panoptic_root, annotation["file_name"])
-        ids = read_panoptic_png(path, (width, height))
-        try:
-            index, areas = index_segments(ids, segments)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
-        wrong = [s["id"] for s, area in zip(segments, areas) if s["area"] != area]
-        if wrong:
-            raise ValueError(f"{path}: segment {wrong[0]}'s area in {split.panoptic_json} is not its number of pixels")
+        index = _read_index(split, image, annotation)
         instances = thing_annotations(index, segments, categories)
     except (OSError, ValueError) as error:
         problems.append(f"image {image['id']}: {error}")
@@ -139,6 +127,27 @@ def prepare_picture(pair: tuple, split: Split, categories: Categories, stamp: di
                 raise
             problems.append(f"image {image['id']}: {error}")
     return PictureResult(problems, instances, written)
+
+
+def _check_photograph(path: str, height: int, width: int) -> None:
+    found = read_image(path).shape[:2]  # as training reads it
+    if found != (height, width):
+        raise ValueError(f"{path}: is {found[1]}x{found[0]} pixels, but 'images' says {width}x{height}")
+
+
+def _read_index(split: Split, image: dict, annotation: dict) -> np.ndarray:
+    """The index (H, W) of a picture's panoptic PNG, as :func:`index_segments` gives it, with areas checked."""
+    segments = annotation["segments_info"]
+    path = os.path.join(split.panoptic_root, annotation["file_name"])
+    ids = read_panoptic_png(path, (image["width"], image["height"]))
+    try:
+        index, areas = index_segments(ids, segments)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    wrong = [s["id"] for s, area in zip(segments, areas) if s["area"] != area]
+    if wrong:
+        raise ValueError(f"{path}: segment {wrong[0]}'s area in {split.panoptic_json} is not its number of pixels")
+    return index
 
 
 def prepare_split(split: Split, *, workers: int = 1, check_images: bool = True, progress=iter) -> tuple:
