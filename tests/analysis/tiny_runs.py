@@ -1,4 +1,4 @@
-"""Small data sets and untrained models on disk, for tests of what draws them."""
+"""Small data sets and untrained models on disk, for tests of what draws them, and what tests of runs compare with."""
 
 import json
 from pathlib import Path
@@ -72,3 +72,20 @@ def write_metrics(folder: Path, rows: list[dict]) -> None:
 def _forget(name: str) -> None:
     DatasetCatalog.remove(name)
     MetadataCatalog.pop(name)
+
+
+def assert_equal(one, other, path: str = "checkpoint") -> None:
+    """What two checkpoints hold is the same, in type too; ``path`` names what is not."""
+    assert type(one) is type(other), path
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), path
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), path
+        for key in one:
+            assert_equal(one[key], other[key], f"{path}/{key}")
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other), path
+        for i, pair in enumerate(zip(one, other)):
+            assert_equal(*pair, f"{path}/{i}")
+    else:
+        assert one == other, path

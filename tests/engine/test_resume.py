@@ -15,7 +15,7 @@ from detectron2.engine import hooks
 from rfpn.engine.resume import cut_log
 from rfpn.engine.setup import load_cfg
 from rfpn.engine.trainer import Trainer
-from tests.analysis.tiny_runs import CONTOURS, SCENES, SMALL
+from tests.analysis.tiny_runs import CONTOURS, SCENES, SMALL, assert_equal
 
 JOB = Path(__file__).with_name("killed_runs.py")
 # what a run's own process tells, not its training
@@ -36,22 +36,6 @@ def runs(tmp_path_factory):
 def log(folder: Path) -> list[dict]:
     lines = [json.loads(line) for line in (folder / "metrics.json").read_text().splitlines()]
     return [{key: value for key, value in line.items() if key.split("/")[0] not in OF_THE_PROCESS} for line in lines]
-
-
-def assert_equal(one, other, path="checkpoint") -> None:
-    assert type(one) is type(other), path
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other), path
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys(), path
-        for key in one:
-            assert_equal(one[key], other[key], f"{path}/{key}")
-    elif isinstance(one, (list, tuple)):
-        assert len(one) == len(other), path
-        for i, pair in enumerate(zip(one, other)):
-            assert_equal(*pair, f"{path}/{i}")
-    else:
-        assert one == other, path
 
 
 def test_D5_E11_the_loss_log_of_a_killed_run_equals_that_of_a_whole_one(runs):

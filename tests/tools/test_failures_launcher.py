@@ -13,6 +13,7 @@ import torch
 
 from rfpn.data.scenes.dataset import write_scenes
 from rfpn.data.scenes.render import SceneOptions
+from tests.analysis.tiny_runs import assert_equal
 from tests.data.tiny_panoptic import write_set
 
 ROOT = Path(__file__).parents[2]
@@ -53,21 +54,6 @@ def losses(folder) -> list[dict]:
 
 def checkpoint(folder, name="model_final.pth") -> dict:
     return torch.load(folder / name, weights_only=True)
-
-
-def assert_equal(one, two, path=""):
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, two), path
-    elif isinstance(one, dict):
-        assert one.keys() == two.keys(), path
-        for key in one:
-            assert_equal(one[key], two[key], f"{path}/{key}")
-    elif isinstance(one, (list, tuple)):
-        assert len(one) == len(two), path
-        for index, (a, b) in enumerate(zip(one, two)):
-            assert_equal(a, b, f"{path}/{index}")
-    else:
-        assert one == two, path
 
 
 def test_E11_same_seed_gives_the_same_losses_and_weights(runs):
