@@ -86,8 +86,8 @@ def check_scored_instances(dataset_name: str, records: list, *, masks: bool) -> 
         # a polygon needs three points, so six numbers
         if masks and not (mask and all(is_polygon(polygon) and len(polygon) >= 6 for polygon in polygons)):
             raise ValueError(
-                f"{where} has no mask, or a polygon of fewer than three points or of what is no number of pixels; give it one, "
-                "or set MODEL.MASK_ON False"
+                f"{where} has no mask, or a polygon of fewer than three points or that is no list of coordinates in pixels; "
+                "give it one, or set MODEL.MASK_ON False"
             )
 
 

@@ -144,7 +144,7 @@ def _check_rle(mask, record: dict) -> None:
 def _check_polygons(mask, record: dict) -> None:
     # on other values pycocotools fills the memory or ends the process
     if isinstance(mask, list) and not all(is_polygon(list(p) if isinstance(p, (tuple, np.ndarray)) else p) for p in mask):
-        raise ValueError(f"an instance of {record['file_name']} has a polygon of what is no number of pixels")
+        raise ValueError(f"an instance of {record['file_name']} has a polygon that is no list of coordinates in pixels")
 
 
 def trained_on(record: dict) -> list[dict]:

@@ -182,8 +182,8 @@ def check_scaling(cfg: CfgNode) -> None:
     images, processes = cfg.SOLVER.IMS_PER_BATCH, cfg.SOLVER.REFERENCE_WORLD_SIZE
     if processes and images % processes:
         raise ValueError(
-            f"SOLVER.IMS_PER_BATCH {images} is not for SOLVER.REFERENCE_WORLD_SIZE {processes} processes; set the latter to 0 "
-            "to take batch size, learning rate and schedule as they are written"
+            f"SOLVER.IMS_PER_BATCH {images} is no multiple of the {processes} processes of SOLVER.REFERENCE_WORLD_SIZE; set "
+            "that to 0 to take batch size, learning rate and schedule as they are written"
         )
 
 

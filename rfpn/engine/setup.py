@@ -60,7 +60,7 @@ def setup(args) -> CfgNode:
         if changed:
             logger.warning("--resume goes on with weights that were trained with other settings: %s", "; ".join(changed))
         if restored:
-            logger.warning("--resume does not take over, the checkpoint's value stays: %s", "; ".join(restored))
+            logger.warning("--resume keeps the checkpoint's value of: %s", "; ".join(restored))
     return cfg
 
 

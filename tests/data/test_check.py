@@ -119,7 +119,7 @@ def test_A2_boxes_are_due_where_they_are_scored(sets, box):
 )
 def test_A2_what_scoring_stumbles_over_is_named(sets, change):
     edit_json(Path(sets.instances_json), lambda content: content["annotations"][1].update(change))
-    with pytest.raises(ValueError, match="instances_train.json: annotation 2(: 'area' must be| has .* no number of pixels)"):
+    with pytest.raises(ValueError, match="instances_train.json: annotation 2(: 'area' must be| has .* coordinates in pixels)"):
         check_scored_instances("boxes", [], masks=True)
 
 

@@ -203,7 +203,7 @@ def test_resuming_says_what_is_not_taken_over_each_time(start, caplog):
         caplog.clear()
         with caplog.at_level(logging.WARNING, logger="rfpn"):
             trainer = start("SOLVER.BASE_LR", 0.5, "SEED", 9, resume=True)
-        words = "--resume does not take over, the checkpoint's value stays: SEED 0 -> 9; SOLVER.BASE_LR 0.001 -> 0.5"
+        words = "--resume keeps the checkpoint's value of: SEED 0 -> 9; SOLVER.BASE_LR 0.001 -> 0.5"
         assert words in caplog.text
         assert trainer.scheduler.base_lrs[0] == trainer.optimizer.param_groups[0]["initial_lr"] == 0.001
 
@@ -215,4 +215,4 @@ def test_a_rate_that_is_scaled_no_longer_is_not_told_of(start, caplog):
     trainer.max_iter = 1
     trainer.train()
     start("SOLVER.REFERENCE_WORLD_SIZE", 0, "SOLVER.IMS_PER_BATCH", 2, "SOLVER.BASE_LR", 0.25, resume=True)
-    assert "does not take over" not in caplog.text
+    assert "keeps the checkpoint's value" not in caplog.text

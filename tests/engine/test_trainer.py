@@ -59,7 +59,7 @@ def test_a_checkpoint_of_which_nothing_fits_is_no_start_either(folder, tmp_path)
 
 
 def test_a_batch_that_does_not_scale_is_named(tmp_path):
-    with pytest.raises(ValueError, match="IMS_PER_BATCH 4 is not for SOLVER.REFERENCE_WORLD_SIZE 10 processes; set .* 0"):
+    with pytest.raises(ValueError, match="IMS_PER_BATCH 4 is no multiple of the 10 processes of .*WORLD_SIZE; set .* 0"):
         build(tmp_path, "SOLVER.IMS_PER_BATCH", 4, "SOLVER.REFERENCE_WORLD_SIZE", 10)
 
 
