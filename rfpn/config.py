@@ -14,10 +14,7 @@ def get_cfg() -> CN:
 
 
 def add_rfpn_config(cfg: CN) -> None:
-    """Add this project's keys to a Detectron2 config, and register its models and data sets, which they are of.
-
-    Each key carries its meaning and unit.
-    """
+    """Add this project's keys to a Detectron2 config, each commented below, and register its models and data sets."""
     import rfpn.data.builtin  # noqa: F401  registers data sets
     import rfpn.modeling  # noqa: F401  registers models
 

@@ -155,8 +155,7 @@ def draw_flood_fill(
     """Draw two rows for each object: the flood over its tessellation, and the model's probabilities.
 
     The last column has the flood's distance and the model's step at which each cell is reached, as colour. The flood's
-    frames are spread over its whole way and the model's over its T steps, none twice: where there are fewer than places, the
-    last of these stay empty.
+    frames are spread over its whole way and the model's over its T steps, none twice; places left over stay empty.
 
     Args:
         path: PNG file. objects: title, tessellation, growth (T, H, W), similarity with a start.

@@ -7,7 +7,7 @@ Series = tuple[list[int], list[float]]  # iterations done or steps of processing
 
 
 def of_a_step(row: dict) -> bool:
-    """Whether a line of a log is of a step; others hold scores, and a run's last bear the number that would have followed."""
+    """Whether a line of a log is of a training step; others hold scores, the last of a run under one iteration more."""
     return not row.keys().isdisjoint(("total_loss", "skipped_steps"))
 
 
@@ -22,9 +22,8 @@ def read_log(path: str) -> dict[str, Series]:
 def read_metrics(path: str) -> dict[str, Series]:
     """Iterations done and values by name from Detectron2's ``metrics.json``, one JSON object a line, which counts from 0.
 
-    A stopped run may leave a broken line: such, and lines with what is no number, are left out, with a warning.
-    Where training starts again from an earlier iteration, resumed or from the first, what the log had from there on
-    does not count.
+    Lines that are broken, as a stopped run may leave one, or that hold what is no number, are left out with a warning.
+    Where training goes back to an earlier iteration, resumed or started anew, what the log had from there on does not count.
     """
     values, broken, last = {}, 0, -1
     with open(path, encoding="utf-8", errors="replace") as file:

@@ -123,9 +123,9 @@ def misfit(instances: dict, panoptic: dict, things: list, source: str) -> str:
 
 
 def differing_image(instances: dict, panoptic: dict) -> str:
-    """What tells two pictures apart that bear one id in both JSONs, or that one picture bears two; of the first such.
+    """The first image on which the two JSONs disagree: one id for two pictures, or two ids for one picture.
 
-    Empty if there is none. The words end where the name of the panoptic JSON may follow " of ".
+    Empty if there is none, else words that " of " and the panoptic JSON's name may follow.
     """
     images = {image["id"]: image for image in panoptic["images"]}
     bearers = {image["file_name"]: image["id"] for image in panoptic["images"]}

@@ -63,7 +63,7 @@ def write_panoptic_png(path: str, ids: np.ndarray) -> None:
 
 
 def index_segments(ids: np.ndarray, segments_info: list) -> tuple:
-    """Numbers the listed segments of one picture and counts their pixels.
+    """Numbers the listed segments of one picture, from 1, and counts their pixels.
 
     Args:
         ids: (H, W) segment ids.

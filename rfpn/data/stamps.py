@@ -27,8 +27,8 @@ def stamped(sem_seg_root: str) -> bool:
 def made_from(sem_seg_root: str, panoptic_json: str) -> bool | None:
     """Whether the label maps were made of what the JSON holds now.
 
-    None where no stamp tells, as beside other programs' maps, and for a JSON beside the one that they were made of and are
-    up to date with, where it asks for the same maps, such as one of a few of its images.
+    None where there is no stamp, as beside other programs' maps; and where the maps were made of another JSON, are up to date
+    with that, and are also what this JSON asks for, such as one of fewer of its images.
 
     Raises:
         OSError, ValueError: the JSON or the stamp cannot be read; names it.

@@ -91,7 +91,7 @@ def changed_keys(cfg: CfgNode) -> tuple[list[str], list[str]]:
 
 @contextlib.contextmanager
 def _kept_record(folder: str, evaluating: bool):
-    """Put the ``config.yaml`` of a run back in the place of what Detectron2 writes at once."""
+    """Keep a run's ``config.yaml`` while Detectron2 writes its own, which becomes an evaluation's record or is removed."""
     if not comm.is_main_process():
         yield
         return

@@ -115,8 +115,8 @@ class Trainer(DefaultTrainer):
     def resume_or_load(self, resume: bool = True) -> None:
         """Go on from the last checkpoint in ``OUTPUT_DIR``, or load ``MODEL.WEIGHTS`` alone and start anew.
 
-        Then ``config.yaml`` is written, with what stays the checkpoint's: one of a run that another launch fails to follow
-        stays as it is. A run that starts anew takes ``last_checkpoint`` away from the run before.
+        Then ``config.yaml`` is written, with the values that stay the checkpoint's; a launch that fails before leaves the
+        former run's file. A run that starts anew removes the former run's ``last_checkpoint``.
 
         Raises:
             OSError, ValueError: naming the file that is missing, damaged or refused, or is of another model.

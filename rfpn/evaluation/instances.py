@@ -51,7 +51,7 @@ class InstanceEvaluator(COCOEvaluator):
 
 
 def _forget_converted(dataset_name: str, output_dir: str) -> None:
-    """Removes the JSON that Detectron2 writes of records without one: of an earlier run, it may be of other records."""
+    """Removes the JSON that Detectron2 makes for records that have none: an earlier run's may hold other records."""
     if comm.is_main_process():
         with contextlib.suppress(FileNotFoundError):
             os.remove(os.path.join(output_dir, f"{dataset_name}_coco_format.json"))

@@ -8,7 +8,7 @@ from rfpn.evaluation.outputs import required_output
 
 
 class SemanticEvaluator(SemSegEvaluator):
-    """Detectron2's evaluator, which would count a value that is no class as another class, with its ground truth checked."""
+    """Detectron2's evaluator with its ground truth checked: a value that is no class would count as another class."""
 
     def __init__(self, dataset_name: str, output_dir: str):
         """

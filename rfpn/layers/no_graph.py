@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 # no context manager: the compiler of PyTorch 2.6 breaks off at those that are generators
 def no_graph(x: Tensor, run: Callable[..., T], *arguments) -> T:
-    """What ``run`` gives without gradients; weights that it kept, without a graph, must not serve recorded steps after it.
+    """``run(*arguments)`` without gradients; weights that caches kept of it have no graph and are dropped.
 
     x: the drive (R, ...), whose device says which autocast is in force.
     """

@@ -18,7 +18,7 @@ def build_model(cfg: CfgNode) -> nn.Module:
 
 @contextmanager
 def model_errors() -> Iterator[None]:
-    """Raise ValueError with the place where Detectron2 stumbles over keys of a model that it does not check."""
+    """Turn an error in Detectron2's code, over keys of a model that it does not check, into a ValueError with the place."""
     try:
         yield
     except (ArithmeticError, AssertionError, IndexError, KeyError) as error:

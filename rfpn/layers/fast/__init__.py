@@ -86,7 +86,7 @@ def bind(cell: nn.Module, x: Tensor):
 def computed_at_once(x: Tensor) -> bool:
     """Whether operations on x are neither traced, compiled, exported nor transformed (torch.func, forward-mode derivatives).
 
-    For those, operations must be torch's own, and autograd functions must have more than fast forms' have.
+    Otherwise operations must be torch's own, and autograd functions need methods that those of fast forms lack.
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or get_proxy_mode() is not None:
         return False
