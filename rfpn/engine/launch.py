@@ -81,20 +81,29 @@ def _spawned(main: Callable, args, start_method: str) -> None:
 
 
 def check_gpus(args) -> None:
-    """Raise ValueError when the arguments, or torchrun or SLURM, ask for more GPUs than this machine has, or for no place.
+    """Raise ValueError where a job asks for more GPUs than this machine has, or its arguments do not name its processes.
 
     Processes with MODEL.DEVICE cpu may be more where torchrun or SLURM started them.
     """
-    gpus, place = torch.cuda.device_count(), find_place(os.environ)
-    if place is not None:
-        if place.rank == 0 and (args.num_gpus, args.num_machines) != (1, 1):
-            logging.getLogger("rfpn").warning(
-                "--num-gpus and --num-machines do nothing: torchrun or srun has started the %d processes", place.world_size
-            )
-        if place.local_rank >= gpus and _on_gpus(args):
-            started = f"{place.local_size} processes were started on this machine"
-            raise ValueError(f"{started}, but it has {gpus} GPUs: start one for each")
-        return
+    place = find_place(os.environ)
+    if place is None:
+        _check_arguments(args)
+    else:
+        _check_started(place, args)
+
+
+def _check_started(place: Place, args) -> None:
+    if place.rank == 0 and (args.num_gpus, args.num_machines) != (1, 1):
+        logging.getLogger("rfpn").warning(
+            "--num-gpus and --num-machines do nothing: torchrun or srun has started the %d processes", place.world_size
+        )
+    gpus = torch.cuda.device_count()
+    if place.local_rank >= gpus and _on_gpus(args):
+        started = f"{place.local_size} processes were started on this machine"
+        raise ValueError(f"{started}, but it has {gpus} GPUs: start one for each")
+
+
+def _check_arguments(args) -> None:
     if not (args.num_gpus >= 0 and 0 <= args.machine_rank < args.num_machines):
         raise ValueError(
             f"--num-gpus {args.num_gpus} must be 0 or more, and --machine-rank {args.machine_rank} one of --num-machines "
@@ -103,6 +112,7 @@ def check_gpus(args) -> None:
     if args.num_machines > 1 and args.num_gpus == 0:
         remedy = "for CPU processes use torchrun --nnodes"
         raise ValueError(f"--num-machines is for GPUs, of which --num-gpus 0 asks for none; {remedy}")
+    gpus = torch.cuda.device_count()
     if args.num_gpus * args.num_machines > 1 and args.num_gpus > gpus:
         raise ValueError(
             f"--num-gpus {args.num_gpus} but this machine has {gpus}; for CPU processes use torchrun --nproc-per-node"
