@@ -190,15 +190,15 @@ class RecurrentLayer(nn.Module):
 
     def _run(self, x: Tensor, steps: int, each: Callable | None) -> tuple[Tensor, Tensor, Tensor]:
         """All steps, the last ones recorded: last state, the one before, penalty."""
-        form, state = self.form(x), self.initial_state(x)
+        form = self.form(x)
         recorded = {"bptt": steps, "tbptt": min(self.window, steps), "rbp": 1}[self.gradient]
-        if recorded < steps:
-            state = no_graph(x, self._advance, form, x, state, steps - recorded)
+        before = steps - recorded
+        state = no_graph(x, self._advance, form, x, before) if before else self.initial_state(x)
         return self._record(form, x, state, recorded, each)
 
-    def _advance(self, form, x: Tensor, state: Tensor, steps: int) -> Tensor:
+    def _advance(self, form, x: Tensor, steps: int) -> Tensor:
         replayed = self._replay(x, steps)
-        return replayed[0] if replayed else form.iterate(x, state, steps)
+        return replayed[0] if replayed else form.iterate(x, self.initial_state(x), steps)
 
     def _replay(self, x: Tensor, steps: int) -> tuple[Tensor, Tensor] | None:
         """The state after ``steps`` steps from 0 and its residual, from a CUDA graph; None where none can serve."""
@@ -259,7 +259,7 @@ class RecurrentLayer(nn.Module):
         probe = self.probe if penalised else None
         state, sums, transpose = form.record(x, previous, None if probe == SECANT else probe)
         if probe == SECANT:
-            # F at states that are held fixed, with any gradient method: else motions would shrink by what came before
+            # both states are held fixed, with any gradient method: motions are not to shrink through earlier steps
             held = state if implicit else form.step(x, previous.detach())
             sums = secant_quotients(form.step(x, state.detach()), held, previous)
         penalty = state.new_zeros(()) if sums is None else self.penalty_of_sums(sums)
