@@ -10,9 +10,9 @@ from tqdm import tqdm
 
 from rfpn.analysis.unrolling import first_batches
 
-# around what is drawn of an image, pixels
+# pixels around the strokes of an image
 _MARGIN = 4
-# pixels of a side from which on strokes are drawn thicker
+# least side, in pixels, of images whose strokes are drawn thicker
 _FINE = 80
 
 
@@ -104,7 +104,7 @@ def _sheet(inputs: list[dict], panels: dict[str, np.ndarray], style: dict):
         axes[row, 0].imshow(_thick(image[window]), cmap="gray", vmin=0, vmax=255)
         axes[row, 1].imshow(_thick(record["sem_seg"].numpy()[window]), cmap="gray", vmin=0, vmax=1)
         for column, panel in enumerate(panels.values(), start=2):
-            # seen where pixels have no value
+            # shows where pixels have no value
             axes[row, column].set_facecolor("0.9")
             last = axes[row, column].imshow(_thick(panel[row][window]), interpolation="nearest", **style)
         for axis in axes[row]:

@@ -17,7 +17,7 @@ from rfpn.data.panoptic_png import read_panoptic_png
 _GAP = 6
 _BAR = 24
 _FONT_SIZE = 14
-# around a label's letters, pixels
+# pixels around a label's letters
 _LABEL_PAD = 1
 _CONTOUR_COLOR = (255, 90, 40)
 

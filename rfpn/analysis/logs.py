@@ -40,7 +40,7 @@ def read_metrics(path: str) -> dict[str, Series]:
                 if iteration <= last:
                     _forget(values, iteration)
                 last = iteration
-            # last scores, also of a run that went on beyond its end
+            # a run's last scores count the iterations done already, also where the run went on from there
             done = iteration + (is_step or iteration != last + 1)
             for name, value in row.items():
                 values.setdefault(name, {})[done] = value

@@ -9,7 +9,7 @@ import numpy as np
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm")
-# frames a second of a video that does not tell
+# frames a second where a video does not say
 _FPS = 25.0
 
 

@@ -116,7 +116,7 @@ def _sampler(cfg: CfgNode, records: list) -> Callable[[int], Sampler]:
         node = cfg.DATALOADER
         if not all("annotations" in record for record in records):
             raise ValueError(f"DATALOADER.SAMPLER_TRAIN {name} needs records with annotations; set it to TrainingSampler")
-        # a setting of upstream's main branch
+        # Detectron2's main branch has this setting, 0.6 has not
         root = {"sqrt": node.REPEAT_SQRT} if "REPEAT_SQRT" in node else {}
         factors = RepeatFactorTrainingSampler.repeat_factors_from_category_frequency(records, node.REPEAT_THRESHOLD, **root)
         return lambda seed: RepeatFactorTrainingSampler(factors, seed=seed)

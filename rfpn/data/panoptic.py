@@ -250,7 +250,7 @@ def _derive(split: Split) -> None:
     def made() -> bool:
         return os.path.isfile(split.instances_json) and bool(made_from(split.sem_seg_root, split.panoptic_json))
 
-    # a shared folder may be read-only
+    # asked before the lock is taken, which a read-only folder does not allow
     if made():
         return
     try:

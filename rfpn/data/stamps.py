@@ -89,7 +89,7 @@ def _write(sem_seg_root: str, stamp: dict) -> None:
 
 def _asks_for_the_same(panoptic_json: str, owner: str) -> bool:
     """Whether the label maps made of ``owner``, as it is, are those that the other JSON asks for, of all its pictures."""
-    # the owner was checked when they were made
+    # the owner is only read: it was checked when the maps were made
     few, whole = read_panoptic_json(panoptic_json), read_json(owner)
     numbers, made_with = (split_categories(content["categories"], owner).stuff_ids() for content in (few, whole))
     made = {annotation["file_name"]: annotation["segments_info"] for annotation in whole["annotations"]}

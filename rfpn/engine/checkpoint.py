@@ -30,7 +30,7 @@ class Checkpointer(DetectionCheckpointer):
 
     incompatible = None
     foreign = False
-    # the file that a run goes on with
+    # the last checkpoint, where a run goes on with it
     _resumed: str | None = None
 
     def save(self, name: str, **kwargs) -> None:

@@ -143,7 +143,7 @@ def find_place(environment) -> Place | None:
         return Place(rank, world_size, local_rank, local_size, "env://")
     # SLURM_STEP_*, not SLURM_*: a batch script has the job's variables too, but without srun it is one process
     if int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1 and "SLURM_PROCID" in environment:
-        # steps of a job may share a machine, and jobs whose numbers follow each other
+        # a port for each step: steps of one job, and jobs with consecutive numbers, may share a machine
         step = 101 * int(environment.get("SLURM_JOB_ID", 0)) + int(environment.get("SLURM_STEP_ID", 0))
         port = int(environment.get("MASTER_PORT", 20000 + step % 20000))
         return Place(

@@ -23,7 +23,7 @@ _PIXELS = Range(1, 100_000, whole=True)
 _SHARE = Range(0, 1)
 _NOT_NEGATIVE = Range(0, sys.float_info.max)
 _PIXELS_OR_AS_IS = Range(0, 100_000, whole=True)  # 0: no resizing
-# where Detectron2 stumbles late or without a name, or where a slip of the keyboard would fill the memory
+# keys on which Detectron2 stumbles late or without naming them, or with which a slip of the keyboard would fill the memory
 _RULES = {
     # numpy takes 32 bits, and each process adds its number
     "SEED": Range(-math.inf, 2**32 - 2**16, whole=True),
@@ -133,7 +133,7 @@ def _check_model(cfg: CfgNode) -> None:
 
 def _check_solver(node: CfgNode) -> None:
     """Schedule, rates and gradients' limits."""
-    # a later Detectron2 has the keys of a third
+    # newer versions of Detectron2 have a third schedule, and its keys
     schedules = ("WarmupMultiStepLR", "WarmupCosineLR", *["WarmupStepWithFixedGammaLR"] * ("NUM_DECAYS" in node))
     check_setting("SOLVER.LR_SCHEDULER_NAME", node.LR_SCHEDULER_NAME, schedules)
     for step in node.STEPS:

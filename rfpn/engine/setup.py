@@ -200,7 +200,7 @@ def _check_repeated_keys(path: str) -> None:
     nodes, walked = [(root, "")], set()
     while nodes:
         node, section = nodes.pop()
-        # an alias may lead back
+        # a YAML alias may lead back to a node that holds it
         if not isinstance(node, yaml.MappingNode) or id(node) in walked:
             continue
         walked.add(id(node))

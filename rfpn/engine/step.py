@@ -162,7 +162,7 @@ class TrainStep(SimpleTrainer):
     def _not_finite(self, values: dict[str, np.ndarray]) -> list[str]:
         """Names of what forbids the step: losses, or the gradient where they are finite."""
         bad = sorted(name for name, value in values.items() if not np.isfinite(value).all())
-        # the scaler itself skips steps whose gradient overflowed under its scale; below 1 that is no reason any more
+        # a gradient may overflow through the loss scale alone, and the scaler then skips the step; a scale below 1 is no cause
         if bad == ["gradient"] and self.scaler.is_enabled() and self.scaler.get_scale() >= 1:
             return []
         return [name for name in bad if name != "gradient"] or bad

@@ -58,7 +58,7 @@ class Trainer(DefaultTrainer):
         check_scaling(cfg)
         self._written = cfg
         cfg = self.auto_scale_workers(cfg, comm.get_world_size())
-        # periods and iterations may have become 0
+        # scaling may have made periods or iterations 0
         check_values(cfg)
         check_norms(cfg)
         own = inspect.getattr_static(type(self), "build_evaluator") is not vars(Trainer)["build_evaluator"]
@@ -184,7 +184,7 @@ class Trainer(DefaultTrainer):
         try:
             super().after_train()
         except Exception:
-            # Detectron2 logs those of the loop alone
+            # Detectron2 logs exceptions in its loop, but none after it
             logging.getLogger("rfpn").exception("Exception after training:")
             raise
 
@@ -193,7 +193,7 @@ class Trainer(DefaultTrainer):
         # Detectron2 0.6 leaves out the optimizer's state
         return {
             **super().state_dict(),
-            # the last one that is finished, as Detectron2's count is only while the hooks after a step run
+            # the last finished one; Detectron2's own count is that only while the hooks after a step run
             "iteration": self._finished - 1,
             "_trainer": self._trainer.state_dict(),
             "seed": self.seed,
