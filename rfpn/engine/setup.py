@@ -132,19 +132,7 @@ def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
     """
     cfg = get_cfg()
     if config_file:
-        path = os.path.abspath(config_file)
-        if not os.path.isfile(config_file):
-            raise FileNotFoundError(f"--config-file {path} {_absence(path)}")
-        if path.endswith(".py"):
-            raise ValueError(f"--config-file {path} is a lazy configuration, and such are not read; give one in YAML")
-        try:
-            _check_repeated_keys(path)
-            # with its default, allow_unsafe=True, Detectron2 would run Python code in the file
-            cfg.merge_from_file(config_file, allow_unsafe=False)
-        except KeyError as error:
-            raise KeyError(f"--config-file {path}: {error.args[0]}") from None
-        except (AssertionError, AttributeError, RecursionError, TypeError, UnicodeError, yaml.YAMLError) as error:
-            raise ValueError(f"--config-file {path} is no configuration: {error}") from None
+        _merge_file(cfg, config_file)
     _check_overrides(cfg, overrides)
     try:
         cfg.merge_from_list(overrides)
@@ -157,6 +145,22 @@ def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
     cfg.MODEL.DEVICE = _device(cfg.MODEL.DEVICE)
     cfg.OUTPUT_DIR, cfg.MODEL.WEIGHTS = (os.path.expanduser(path) for path in (cfg.OUTPUT_DIR, cfg.MODEL.WEIGHTS))
     return cfg
+
+
+def _merge_file(cfg: CfgNode, config_file: str) -> None:
+    path = os.path.abspath(config_file)
+    if not os.path.isfile(config_file):
+        raise FileNotFoundError(f"--config-file {path} {_absence(path)}")
+    if path.endswith(".py"):
+        raise ValueError(f"--config-file {path} is a lazy configuration, and such are not read; give one in YAML")
+    try:
+        _check_repeated_keys(path)
+        # with its default, allow_unsafe=True, Detectron2 would run Python code in the file
+        cfg.merge_from_file(config_file, allow_unsafe=False)
+    except KeyError as error:
+        raise KeyError(f"--config-file {path}: {error.args[0]}") from None
+    except (AssertionError, AttributeError, RecursionError, TypeError, UnicodeError, yaml.YAMLError) as error:
+        raise ValueError(f"--config-file {path} is no configuration: {error}") from None
 
 
 def _check_overrides(cfg: CfgNode, overrides: list) -> None:
