@@ -225,20 +225,20 @@ def _train_step(cfg, batches: list):
     return TrainStep(model.train(), itertools.cycle(batches), Trainer.build_optimizer(cfg, model), **options)
 
 
-def _print_row(row: Row | MemoryRow | None, job: str) -> None:
-    """A row, or the table's head where that is None."""
+def _print_head(job: str) -> None:
     if job == "memory":
-        if row is None:
-            print(f"{'job':28} {'method':18} {'steps':>5} {'ms':>9} {'GiB':>7}")
-            return
+        print(f"{'job':28} {'method':18} {'steps':>5} {'ms':>9} {'GiB':>7}")
+    else:
+        print(f"{'job':28} {'form':22} {'ms':>9} {'GiB':>7} {'ratio':>7} {'error':>8} {'worst':>8}")
+
+
+def _print_row(row: Row | MemoryRow) -> None:
+    if isinstance(row, MemoryRow):
         figures = f"{row.milliseconds:9.2f} {row.gibibytes:7.2f}" if row.outcome == "measured" else f"  {row.outcome}"
         print(f"{row.job:28} {row.method:18} {row.steps or '':>5} {figures}", flush=True)
-        return
-    if row is None:
-        print(f"{'job':28} {'form':22} {'ms':>9} {'GiB':>7} {'ratio':>7} {'error':>8} {'worst':>8}")
-        return
-    figures = f"{row.milliseconds:9.2f} {row.gibibytes:7.2f} {row.ratio:7.3f} {row.error:8.1e} {row.worst:8.1e}"
-    print(f"{row.job:28} {row.form:22} {figures}", flush=True)
+    else:
+        figures = f"{row.milliseconds:9.2f} {row.gibibytes:7.2f} {row.ratio:7.3f} {row.error:8.1e} {row.worst:8.1e}"
+        print(f"{row.job:28} {row.form:22} {figures}", flush=True)
 
 
 def _heading(arguments: argparse.Namespace) -> dict:
@@ -275,10 +275,10 @@ def main() -> None:
     with one_line_errors():
         heading, rows = _heading(arguments), []
         print(f"{heading['card']}, PyTorch {heading['torch']}")
-        _print_row(None, arguments.job)
+        _print_head(arguments.job)
         for row in produce(arguments):
             rows.append(row)
-            _print_row(row, arguments.job)
+            _print_row(row)
             if arguments.output:
                 _write(arguments.output, heading, rows)
 
