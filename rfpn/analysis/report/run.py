@@ -53,16 +53,8 @@ def read_run(folder: str) -> Run:
             scores.setdefault(task, {})[score] = series
         else:
             scalars[name] = series
-    order = sorted(scores, key=lambda task: TASKS.index(task.rpartition("/")[2]))
-    courses = _courses(os.path.join(folder, "timesteps", "timesteps.csv"))
-    return Run(
-        folder,
-        settings,
-        changed,
-        scalars,
-        {task: scores[task] for task in order},
-        courses,
-    )
+    ordered = {task: scores[task] for task in sorted(scores, key=lambda task: TASKS.index(task.rpartition("/")[2]))}
+    return Run(folder, settings, changed, scalars, ordered, _courses(os.path.join(folder, "timesteps", "timesteps.csv")))
 
 
 def _courses(path: str) -> dict[str, dict[str, Series]]:
