@@ -29,6 +29,7 @@ from tests.problems import LinearCell
         ({"two_sided": 2}, "two_sided must be one of False, True, got 2"),
         ({"solver": "broyden"}, "steps, anderson"),
         ({"adjoint": "exact"}, "neumann, solve"),
+        ({"fast": "on"}, "fast must be one of auto, off, got 'on'"),
         ({"solver": "anderson", "gradient": "bptt"}, "solver 'anderson' needs RecurrentLayer gradient 'rbp', got 'bptt'"),
         ({"adjoint": "solve", "gradient": "tbptt"}, "adjoint 'solve' needs RecurrentLayer gradient 'rbp', got 'tbptt'"),
         ({"solver": "anderson", "extra_steps": 2}, "extra_steps 2 needs RecurrentLayer solver 'steps', got 'anderson'"),

@@ -230,8 +230,3 @@ def test_plain_form_where_triton_cannot_work(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert type(RecurrentLayer(hgru(), 2).form(torch.rand(2, 4, 8, 8))).__name__ == "PlainForm"
-
-
-def test_unknown_setting():
-    with pytest.raises(ValueError, match="RecurrentLayer fast must be one of auto, off, got 'on'"):
-        RecurrentLayer(hgru(), 2, fast="on")
