@@ -11,6 +11,12 @@ from rfpn.layers import GALAHGRUCell, HGRUCell
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
 
 
+class OnCard(torch.Tensor):
+    """A CPU tensor that says it is on a card."""
+
+    is_cuda = True
+
+
 def interprets() -> bool:
     """Whether Triton kernels run on the CPU: set TRITON_INTERPRET=1 before Python starts."""
     return importlib.util.find_spec("triton") is not None and os.environ.get("TRITON_INTERPRET") == "1"

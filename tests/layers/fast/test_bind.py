@@ -17,7 +17,7 @@ from rfpn.layers import fast as fast_package
 from rfpn.layers.fast import gala as _gala_form
 from rfpn.layers.fast import graphs
 from rfpn.layers.fast import hgru as _hgru_form
-from tests.layers.fast.fast_problems import gala, hgru, spread
+from tests.layers.fast.fast_problems import OnCard, gala, hgru, spread
 
 DRIVES = {"hgru": (2, 4, 8, 8), "gala": (2, 64, 5, 5)}
 CELLS = {"hgru": hgru, "gala": gala}
@@ -152,7 +152,7 @@ def test_changed_cells_run_as_they_are(kind, name, monkeypatch):
     assert not _bound(cell, kind)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     if name not in ("float64", "half"):  # these a graph holds as they are, one step after the other
-        drive = torch.rand(DRIVES[kind]).as_subclass(_OnCard)
+        drive = torch.rand(DRIVES[kind]).as_subclass(OnCard)
         with torch.no_grad():
             assert not graphs.usable(RecurrentLayer(cell, 2), drive)
 
@@ -188,10 +188,6 @@ def test_under_autocast_fewer_frequencies_fit():
     assert _bound(hgru(), "hgru", drive)
     with torch.autocast("cpu", torch.bfloat16):
         assert not _bound(hgru(), "hgru", drive)
-
-
-class _OnCard(torch.Tensor):
-    is_cuda = True
 
 
 def test_converted_norms_are_another():
@@ -252,14 +248,14 @@ def test_what_is_not_computed_at_once_runs_plain(kind, monkeypatch):
     assert not _bound(cell, kind, drive)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     with torch.no_grad():
-        assert not graphs.usable(RecurrentLayer(cell, 2), drive.as_subclass(_OnCard))
+        assert not graphs.usable(RecurrentLayer(cell, 2), drive.as_subclass(OnCard))
 
 
 @pytest.mark.parametrize("dtype, served", [(torch.bfloat16, True), (torch.float16, False)])
 def test_gala_under_autocast(dtype, served):
     drive = torch.rand(DRIVES["gala"])
     with torch.autocast("cpu", dtype):
-        assert _bound(gala(), "gala", drive.as_subclass(_OnCard)) == served
+        assert _bound(gala(), "gala", drive.as_subclass(OnCard)) == served
         # Triton's interpreter gets products of bfloat16 wrong
         assert not _bound(gala(), "gala", drive)
 

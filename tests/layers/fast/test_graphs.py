@@ -8,15 +8,9 @@ import torch
 from rfpn.fixed_point import relative_residual
 from rfpn.layers import RecurrentLayer
 from rfpn.layers.fast import graphs
-from tests.layers.fast.fast_problems import gala, hgru
+from tests.layers.fast.fast_problems import OnCard, gala, hgru
 
 CHANNELS, STEPS = 64, 6
-
-
-class OnCard(torch.Tensor):
-    """A CPU tensor that says it is on a card."""
-
-    is_cuda = True
 
 
 class Recorder:
