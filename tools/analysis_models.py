@@ -55,7 +55,7 @@ def model_configs(args) -> dict[str, CfgNode]:
         if not equals:
             name, path = _name(os.path.dirname(os.path.abspath(text))), text
         if not name or os.sep in name:
-            # before a path with an = in it, what stands for a name is part of the path
+            # of a/b=c.pth without a name, what stands before the = is part of the path
             raise ValueError(f"--weights {text}: a name must not be empty or hold {os.sep!r}; give names as in NAME=FILE")
         if name in configs:
             raise ValueError(f"--weights: two models are named {name!r}; give names as in NAME=FILE")

@@ -36,7 +36,7 @@ def output_file(word: str) -> Path:
     path = Path(word)
     if path.is_dir() or not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"{word!r} is no file in a folder that exists")
-    # the file where it is written in place, the folder where it is written beside it first and renamed
+    # a file may be written in place, or beside it and renamed: both must be possible
     if not all(os.access(place, os.W_OK) for place in (path.parent, path) if place.exists()):
         raise argparse.ArgumentTypeError(f"{word!r}, or its folder, cannot be written to")
     return path

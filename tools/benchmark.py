@@ -119,7 +119,7 @@ def model_rows(arguments: argparse.Namespace):
     cuda, runs = device.type == "cuda", {"training step": [], "inference": []}
     for path in arguments.configs:
         held = torch.cuda.memory_allocated(device) / 2**30 if cuda else nan
-        # RoIs are sampled anew each time: CUDA graphs for their numbers are to be there before times count
+        # the number of RoIs varies from step to step: warm up until CUDA graphs for all of them are there
         for form, run, warmup in zip(runs, _model_runs(path, arguments), (_WARMUP if cuda else 1, 1)):
             runs[form].append((run, measure(run, device, 4, warmup).gibibytes - held))
     for form, pairs in runs.items():
@@ -197,7 +197,7 @@ def _measure_training(cfg, checkpointed=False, *, batches: list, arguments: argp
         if isinstance(module, RecurrentLayer):
             checkpoint_steps(module)
     device = torch.device(arguments.device)
-    # every batch once more than CUDA needs to plan its convolutions
+    # two passes over the batches: CUDA plans its convolutions in the first
     warmup = 2 * len(batches) if device.type == "cuda" else 1
     with EventStorage():
         return measure(step.run_step, device, arguments.repeats, warmup)

@@ -54,7 +54,7 @@ def train(arguments: argparse.Namespace, processes: int) -> dict[str, Series]:
             "DATASETS.TEST": "()",
             "OUTPUT_DIR": folder,
         }
-        # the last of equal keys holds
+        # of a key given twice the later value counts
         words = [*arguments.opts, *(str(word) for pair in options.items() for word in pair)]
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         command = [*torchrun, LAUNCHER, "--config-file", arguments.config_file, *words]

@@ -84,7 +84,7 @@ def sample_run(run: Run, args) -> tuple[Overlay | None, list[Sample], str]:
 def last_weights(folder: str) -> str:
     """The newest checkpoint, which ``last_checkpoint`` names; without that file the one at the end of training."""
     tag = os.path.join(folder, "last_checkpoint")
-    # a finished run that was resumed still has its former end
+    # a finished run that was resumed has newer checkpoints than its former model_final.pth
     if not os.path.isfile(tag):
         return os.path.join(folder, "model_final.pth")
     with open(tag) as file:

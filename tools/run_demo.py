@@ -57,7 +57,7 @@ def run(
             of metrics.json.
     """
     with one_line_errors():
-        # data take minutes to make
+        # refused before data are made, which takes minutes
         if args.eval_only or max(args.num_gpus, args.num_machines) > 1:
             raise ValueError("a demo trains one process; --eval-only, --num-gpus, --num-machines are for tools/train_net.py")
         cfg = setup(args)
