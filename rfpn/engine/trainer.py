@@ -74,6 +74,7 @@ class Trainer(DefaultTrainer):
         self._trained = trained_names(model, optimizer)
         self.seed = run_seed(cfg)
         self.samples = self._finished = 0
+        self._restored = False
         loader = train_loader(self, cfg)
         devices = {} if cfg.MODEL.DEVICE.startswith("cuda") else {"device_ids": None}
         model = create_ddp_model(model, broadcast_buffers=False, **devices)
@@ -131,8 +132,9 @@ class Trainer(DefaultTrainer):
                 self.cfg.OUTPUT_DIR,
             )
         super().resume_or_load(resume)
-        if begun and resume:
-            self._check_model()
+        if begun and resume and not self._restored:
+            # or it would go on from the second iteration, with a new optimizer
+            self._refuse("it holds weights alone")
         # nothing is written before every process has loaded the checkpoint
         comm.synchronize()
         if not comm.is_main_process():
@@ -232,6 +234,7 @@ class Trainer(DefaultTrainer):
         self.seed = self._trainer.seed = state_dict["seed"]
         self.data_loader.batch_sampler.seek(self.seed, state_dict["samples"])
         self.samples = self.data_loader.batch_sampler.samples
+        self._restored = True
 
     def _check_state(self, state_dict: dict) -> None:
         """Raise ValueError with the first reason why a checkpoint cannot be resumed; nothing is restored by then."""

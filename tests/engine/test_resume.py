@@ -215,3 +215,19 @@ def test_a_checkpoint_from_before_the_first_step_starts_anew(tmp_path):
     assert resumed.start_iter == 0
     resumed.checkpointer.save("mine")
     assert torch.load(tmp_path / "mine.pth", weights_only=True)["trainer"]["iteration"] == -1
+
+
+@pytest.mark.usefixtures("contours")
+@pytest.mark.parametrize("state, words", [(None, "it holds weights alone"), ({}, "it lacks the trainer's _trainer, seed, sam")])
+def test_a_checkpoint_without_the_state_of_training_is_refused(tmp_path, state, words):
+    """It would go on from the second iteration, with a new optimizer, and cut the log there."""
+    options = [*SMALL, "DATASETS.TRAIN", "('tiny_contours',)", "DATASETS.TEST", "()", "OUTPUT_DIR", str(tmp_path)]
+    cfg = load_cfg(str(CONTOURS), options)
+    weights = {"model": Trainer.build_model(cfg).state_dict()}
+    torch.save(weights if state is None else {**weights, "trainer": state}, tmp_path / "model.pth")
+    (tmp_path / "last_checkpoint").write_text("model.pth")
+    log = tmp_path / "metrics.json"
+    log.write_text('{"iteration": 19, "total_loss": 2}\n')
+    with pytest.raises(ValueError, match=f"cannot be resumed, {words}.*; start anew with MODEL.WEIGHTS set to it"):
+        Trainer(cfg).resume_or_load()
+    assert log.read_text()
