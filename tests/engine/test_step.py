@@ -1,7 +1,9 @@
 """The training step: accumulation, half precision, non-finite losses."""
 
+import itertools
 import logging
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -46,6 +48,13 @@ def test_logged_losses_are_those_of_the_mean_of_all_batches():
     assert logged == pytest.approx({"loss_task": 2.5, "loss_lipschitz": 0.2, "total_loss": 2.7})
 
 
+def test_the_logged_wait_for_data_is_that_of_all_batches(monkeypatch):
+    monkeypatch.setattr("rfpn.engine.step.time", SimpleNamespace(perf_counter=itertools.count().__next__))
+    step = trainer([torch.zeros(2)] * 3, accumulate=3)
+    step.train(0, 1)
+    assert step.storage.latest()["data_time"][0] == 3
+
+
 @pytest.mark.parametrize("key, batch", [("loss_task", float("nan")), ("loss_task", float("inf"))])
 def test_C6_a_bad_step_names_the_loss_and_leaves_the_weights(key, batch):
     step = trainer([torch.zeros(2), torch.full((2,), batch), torch.zeros(2)])
@@ -55,9 +64,10 @@ def test_C6_a_bad_step_names_the_loss_and_leaves_the_weights(key, batch):
     torch.testing.assert_close(step.model.weight.detach(), before)
 
 
-def test_bad_batches_can_be_skipped_and_are_counted():
+@pytest.mark.parametrize("amp_dtype", [None, "float16"])
+def test_bad_batches_can_be_skipped_and_are_counted(amp_dtype):
     good = torch.zeros(2)
-    step = trainer([good, torch.full((2,), float("nan")), good], skip_nonfinite=1)
+    step = trainer([good, torch.full((2,), float("nan")), good], skip_nonfinite=1, amp_dtype=amp_dtype)
     after = train(step, 3)
     assert step.skipped == 1
     torch.testing.assert_close(after, train(trainer([good, good]), 2))
@@ -176,12 +186,15 @@ def test_layers_draw_their_own_steps_after_training():
     assert len({int(model.layer(random((2, 6))).steps[0]) for _ in range(20)}) > 5
 
 
-def test_autocast_reaches_the_model():
-    step = trainer([torch.zeros(2)], amp_dtype="bfloat16")
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_autocast_reaches_the_model_in_the_precision_that_is_set(name):
+    step = trainer([torch.zeros(2)], amp_dtype=name)
     seen = []
-    step.model.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
+    step.model.register_forward_pre_hook(
+        lambda *_: seen.append((torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")))
+    )
     step.train(0, 1)
-    assert seen == [True]
+    assert seen == [(True, getattr(torch, name))]
 
 
 class Proposing(nn.Module):
