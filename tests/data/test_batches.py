@@ -54,6 +54,19 @@ def test_a_position_within_a_batch_is_rounded_down_and_told():
     assert take(resumed, 5) == take(loader(batch=4), 8)[3:]
 
 
+def test_a_position_is_rounded_to_whole_batches_of_all_processes(monkeypatch):
+    monkeypatch.setattr(comm, "get_world_size", lambda: 2)
+    resumed = loader(batch=4)
+    resumed.batch_sampler.seek(1, 3 * 4 + 2)
+    assert resumed.batch_sampler.samples == 12
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_the_order_follows_from_the_seed(sampler):
+    orders = [[[index for index, *_ in batch] for batch in take(loader(seed, sampler=sampler))] for seed in (1, 2, 1)]
+    assert orders[0] == orders[2] != orders[1]
+
+
 def test_every_epoch_is_a_new_permutation_and_every_sample_has_its_own_numbers():
     samples = sum(take(loader(), 10), [])
     orders = [[index for index, *_ in samples[i : i + 10]] for i in range(0, 40, 10)]
@@ -62,16 +75,18 @@ def test_every_epoch_is_a_new_permutation_and_every_sample_has_its_own_numbers()
     assert take(loader(seed=2)) != take(loader(seed=1))
 
 
-def test_repeat_factors_without_the_square_root():
-    """Two of ten records have a class of frequency 0.2: under a threshold of 0.6 they come three times an epoch."""
+@pytest.mark.parametrize("root, threshold, times", [(True, 0.8, 2), (False, 0.6, 3)])
+def test_records_of_rare_classes_come_again(root, threshold, times):
+    """Two of ten records have a class of frequency 0.2; the other is more frequent than either threshold."""
     cfg = get_cfg()
-    if "REPEAT_SQRT" not in cfg.DATALOADER:
-        pytest.skip("Detectron2 0.6 has no DATALOADER.REPEAT_SQRT")
-    cfg.DATALOADER.SAMPLER_TRAIN, cfg.DATALOADER.REPEAT_THRESHOLD = "RepeatFactorTrainingSampler", 0.6
-    cfg.DATALOADER.NUM_WORKERS, cfg.DATALOADER.ASPECT_RATIO_GROUPING, cfg.SOLVER.IMS_PER_BATCH = 0, False, 14
-    cfg.DATALOADER.REPEAT_SQRT = False
+    if not root:
+        if "REPEAT_SQRT" not in cfg.DATALOADER:
+            pytest.skip("Detectron2 0.6 has no DATALOADER.REPEAT_SQRT")
+        cfg.DATALOADER.REPEAT_SQRT = False
+    cfg.DATALOADER.SAMPLER_TRAIN, cfg.DATALOADER.REPEAT_THRESHOLD = "RepeatFactorTrainingSampler", threshold
+    cfg.DATALOADER.NUM_WORKERS, cfg.DATALOADER.ASPECT_RATIO_GROUPING, cfg.SOLVER.IMS_PER_BATCH = 0, False, 8 + 2 * times
     (epoch,) = take(build_positioned_loader(cfg, records(), draw, 1), 1)
-    assert sorted(index for index, *_ in epoch) == [0, 1, 2, 3, 3, 3, 4, 5, 6, 7, 7, 7, 8, 9]
+    assert sorted(index for index, *_ in epoch) == sorted([0, 1, 2, 4, 5, 6, 8, 9] + [3, 7] * times)
 
 
 def test_repeat_factors_need_annotations():
@@ -93,6 +108,7 @@ def test_a_sampler_that_this_detectron2_lacks_is_named():
 def test_workers_change_nothing():
     alone = take(loader())
     several = loader(workers=2)
+    assert several.num_workers == 2
     assert take(several) == alone
     several.batch_sampler.seek(1, 3 * 4)
     assert take(several, 5) == alone[3:]

@@ -34,6 +34,12 @@ def test_norms_and_biases_have_their_own_settings(name):
     assert named["1.weight"] == (0.1, 0.02)
 
 
+@pytest.mark.parametrize("momentum, nesterov", [(0.5, True), (0.25, False)])
+def test_sgd_has_the_momentum_that_is_set(momentum, nesterov):
+    _, optimizer = build("SGD", "SOLVER.MOMENTUM", momentum, "SOLVER.NESTEROV", nesterov)
+    assert all((group["momentum"], group["nesterov"]) == (momentum, nesterov) for group in optimizer.param_groups)
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("kind, norm", [("value", None), ("norm", 0.001)])
 def test_gradients_are_clipped(name, kind, norm):
