@@ -92,7 +92,7 @@ def test_precise_statistics_leave_out_batches_without_a_roi(norm):
 
 
 @pytest.mark.usefixtures("contours")
-def test_pictures_are_let_go_of_where_nobody_writes_them(tmp_path, monkeypatch):
+def test_pictures_and_histograms_are_let_go_of_where_nobody_writes_them(tmp_path, monkeypatch):
     """On processes other than the main one."""
     monkeypatch.setattr("detectron2.utils.comm.is_main_process", lambda: False)
     trainer = build(tmp_path, "SOLVER.MAX_ITER 2 DATASETS.TEST ()")
@@ -101,10 +101,11 @@ def test_pictures_are_let_go_of_where_nobody_writes_them(tmp_path, monkeypatch):
     def draw():
         step()
         trainer.storage.put_image("picture", torch.zeros(3, 2, 2))
+        trainer.storage.put_histogram("numbers", torch.zeros(3))
 
     monkeypatch.setattr(trainer._trainer, "run_step", draw)
     trainer.train()
-    assert not trainer.storage._vis_data
+    assert not trainer.storage._vis_data and not trainer.storage._histograms
 
 
 @pytest.mark.usefixtures("contours")

@@ -124,6 +124,19 @@ def test_a_reference_that_makes_batch_and_rate_others_is_not_resumed(tmp_path):
     build(tmp_path, *SCALED, *same, "SOLVER.MAX_ITER", 8).resume_or_load()
 
 
+def test_a_batch_that_was_changed_on_resuming_is_the_one_in_force(tmp_path):
+    single = [*UNSCALED, "SOLVER.IMS_PER_BATCH", 1, "SOLVER.MAX_ITER", 3]
+    build(tmp_path, *single).train()
+    resumed = build(tmp_path, *UNSCALED, "SOLVER.MAX_ITER", 4)
+    resumed.resume_or_load()
+    # of three samples, whole batches of two
+    assert resumed.samples == 2
+    resumed.train()
+    build(tmp_path, *SCALED, "SOLVER.MAX_ITER", 8).resume_or_load()
+    with pytest.raises(ValueError, match="it was trained with SOLVER.IMS_PER_BATCH 2 and"):
+        build(tmp_path, *SCALED, "SOLVER.IMS_PER_BATCH", 2, "SOLVER.MAX_ITER", 8).resume_or_load()
+
+
 def test_a_seed_that_was_drawn_is_on_record(tmp_path):
     trainer = build(tmp_path, "SEED", -1, "SOLVER.MAX_ITER", 1)
     trainer.resume_or_load(resume=False)

@@ -198,6 +198,11 @@ def test_schedule_and_precision_may_change_on_resuming(folder):
     assert trainer.start_iter == 2 and trainer.max_iter == 9
 
 
+def test_steps_are_as_the_solver_says(tmp_path):
+    step = build(tmp_path, "SOLVER.SKIP_NONFINITE", 3, "SOLVER.ACCUMULATE", 2)._trainer
+    assert (step.skip_nonfinite, step.accumulate) == (3, 2)
+
+
 @pytest.mark.parametrize("norm, refused", [("nnSyncBN", True), ("SyncBN", False), ("GN", False)])
 def test_norms_that_stop_at_no_roi_are_refused_whatever_their_name(tmp_path, norm, refused):
     overrides = "MODEL.ROI_MASK_HEAD.NORM", norm
