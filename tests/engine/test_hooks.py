@@ -8,13 +8,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 from detectron2.layers import NaiveSyncBatchNorm
+from detectron2.utils.events import EventStorage
 from torch import nn
 
-from rfpn.engine.hooks import PreciseBN, process_statistics
+from rfpn.engine.hooks import PreciseBN, RecurrentDiagnostics, process_statistics
 from rfpn.engine.setup import load_cfg
 from rfpn.engine.trainer import Trainer
+from rfpn.layers import RecurrentLayer
 from tests.analysis.tiny_runs import CONTOURS, SMALL
-
+from tests.problems import LinearCell
 
 SETS = ["DATASETS.TRAIN", "('tiny_contours',)", "DATASETS.TEST", "('tiny_contours',)"]
 
@@ -39,6 +41,18 @@ def test_recurrent_scalars_are_those_of_training_also_where_an_evaluation_falls(
         assert line["recurrent/penalty"] > 0
         # in the lines of the losses, not in ones of their own
         assert "process/children" in line
+
+
+def test_scalars_of_several_recurrent_layers_are_told_apart():
+    layers = [RecurrentLayer(LinearCell(), 1) for _ in range(2)]
+    for value, layer in enumerate(layers):
+        layer.diagnostics = {"residual": torch.tensor(float(value))}
+    hook = RecurrentDiagnostics(1)
+    hook.trainer = SimpleNamespace(model=nn.ModuleList(layers), iter=0, max_iter=2)
+    hook.before_train()
+    with EventStorage() as storage:
+        hook.after_step()
+    assert storage.latest() == {"recurrent_0/residual": (0.0, 0), "recurrent_1/residual": (1.0, 0)}
 
 
 @pytest.mark.usefixtures("contours")

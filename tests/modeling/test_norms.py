@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rfpn.engine.setup import load_cfg
 from rfpn.modeling.norms import check_device, check_norms, widen_statistics
+from tests.engine.test_trainer import build
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml"))
@@ -203,3 +204,10 @@ def test_synchronised_norms_take_their_statistics_in_float32(mode, monkeypatch):
     for module in ("comm", "dist"):
         monkeypatch.setattr(f"detectron2.layers.batch_norm.{module}.get_world_size", lambda: 1)
     assert norm.train()(x).dtype == torch.bfloat16
+
+
+@pytest.mark.usefixtures("scenes")
+def test_so_do_those_of_a_trainer(tmp_path):
+    modules = build(tmp_path, "MODEL.FPN.NORM", "naiveSyncBN").model.modules()
+    norms = [module for module in modules if isinstance(module, NaiveSyncBatchNorm)]
+    assert norms and all(norm._forward_pre_hooks for norm in norms)
