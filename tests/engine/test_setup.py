@@ -224,6 +224,22 @@ def test_resuming_says_what_is_not_taken_over_each_time(start, caplog):
         assert trainer.scheduler.base_lrs[0] == trainer.optimizer.param_groups[0]["initial_lr"] == 0.001
 
 
+def test_an_evaluation_of_the_last_checkpoint_takes_nothing_over(start, caplog):
+    start().train()
+    with caplog.at_level(logging.WARNING, logger="rfpn"):
+        start("SOLVER.BASE_LR", 0.5, resume=True, eval_only=True)
+    assert "does not take over" not in caplog.text
+
+
+def test_weights_that_are_gone_stop_a_run_that_starts_alone(start):
+    gone = ["MODEL.WEIGHTS", "nowhere.pth"]
+    for resume in (False, True):
+        with pytest.raises(FileNotFoundError, match="^MODEL.WEIGHTS .*nowhere.pth does not exist"):
+            start(*gone, resume=resume)
+    start().train()
+    start(*gone, resume=True)
+
+
 def test_a_rate_that_is_scaled_no_longer_is_not_told_of(start, caplog):
     """The trainer refuses it where the rate in force is another."""
     scaled = ["SOLVER.REFERENCE_WORLD_SIZE", 2, "SOLVER.IMS_PER_BATCH", 4, "SOLVER.BASE_LR", 0.5, "SOLVER.MAX_ITER", 2]
