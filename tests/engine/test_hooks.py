@@ -86,7 +86,7 @@ def precise(batches: list[torch.Tensor], norm: type[nn.Module]) -> nn.Module:
     """A norm whose statistics were estimated from these batches."""
     torch.manual_seed(0)
     model = nn.Sequential(norm(2))
-    model[0].running_mean.fill_(1000.0)
+    model[0].running_mean.fill_(1e6)
     model[0].running_var.fill_(0.3)
     hook = PreciseBN(1, model, Loader(batches), len(batches))
     hook.trainer = SimpleNamespace(seed=0)
@@ -102,7 +102,7 @@ def test_precise_statistics_leave_out_batches_without_a_roi(norm):
     assert torch.equal(found.running_mean, expected.running_mean) and torch.equal(found.running_var, expected.running_var)
     torch.testing.assert_close(found.running_mean, torch.cat(full).mean((0, 2, 3)))
     nothing = precise([empty, empty], norm)
-    assert nothing.running_mean.tolist() == [1000.0, 1000.0] and torch.equal(nothing.running_var, torch.full((2,), 0.3))
+    assert nothing.running_mean.tolist() == [1e6, 1e6] and torch.equal(nothing.running_var, torch.full((2,), 0.3))
 
 
 @pytest.mark.usefixtures("contours")

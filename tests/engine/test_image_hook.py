@@ -19,11 +19,11 @@ class Trainer:
         self.max_iter = max_iter
 
 
-def logged(config, *overrides, iterations=4):
+def logged(config, *overrides, iterations=4, max_iter=None):
     """Names, shapes and iterations of the pictures of a run that trains nothing."""
     cfg, model = build(config, *overrides)
     hook = PredictionImages(cfg)
-    hook.trainer = Trainer(model.train(), iterations)
+    hook.trainer = Trainer(model.train(), max_iter or iterations)
     with EventStorage() as storage:
         for hook.trainer.iter in range(iterations):
             storage.iter = hook.trainer.iter
@@ -44,6 +44,12 @@ def test_pictures_come_with_every_evaluation(config, dataset):
 
 def test_they_are_off_by_default():
     assert logged(SCENES, "TEST.EVAL_PERIOD", "1", "DATASETS.TEST", "('tiny_scenes',)") == []
+
+
+@pytest.mark.parametrize("max_iter, pictures", [(2, 1), (4, 0)])
+def test_a_run_that_failed_ends_without_pictures(max_iter, pictures):
+    options = ["TEST.LOG_IMAGES", "1", "TEST.EVAL_PERIOD", "0", "DATASETS.TEST", "('tiny_contours',)"]
+    assert len(logged(CONTOURS, *options, iterations=2, max_iter=max_iter)) == pictures
 
 
 def test_looking_leaves_training_as_it_was():

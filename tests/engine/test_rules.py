@@ -51,6 +51,7 @@ def test_keys_that_cannot_go_together_are_named(overrides, words):
         ("INPUT.MIN_SIZE_TRAIN_SAMPLING", "foo"),
         ("INPUT.RANDOM_FLIP", "foo"),
         ("MODEL.FPN.NORM", "LN2"),
+        ("MODEL.RETINANET.NORM", "LN2"),
         ("MODEL.KEYPOINT_ON", True),
         ("MODEL.WEIGHTS", None),
         ("OUTPUT_DIR", None),

@@ -79,6 +79,17 @@ def test_C2_sync_bn_in_detectron2s_heads_is_refused(overrides, key):
         check_norms(cfg)
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["MODEL.ROI_BOX_HEAD.NORM", "SyncBN"],
+        ["MODEL.ROI_MASK_HEAD.NORM", "SyncBN", "MODEL.MASK_ON", "False", "MODEL.META_ARCHITECTURE", "GeneralizedRCNN"],
+    ],
+)
+def test_norms_of_convolutions_that_there_are_not_are_not_refused(overrides):
+    check_norms(load_cfg(str(CONFIGS / "COCO-PanopticSegmentation/panoptic_fpn_R_50_1x.yaml"), overrides))
+
+
 def small_model(*overrides):
     file = CONFIGS / "COCO-PanopticSegmentation/rfpn_R_50_1x.yaml"
     cfg = load_cfg(str(file), [*SMALL, *SMALL_BACKBONE, *overrides])
@@ -95,6 +106,12 @@ def test_C3_sync_bn_of_several_cpu_processes_is_refused(monkeypatch, part, norm,
         check_device(model, cfg)
     cfg.MODEL.DEVICE = "cuda"
     check_device(model, cfg)
+
+
+def test_C3_sync_bn_of_a_retina_net_is_refused_there_too(monkeypatch):
+    monkeypatch.setattr("detectron2.utils.comm.get_world_size", lambda: 2)
+    with pytest.raises(ValueError, match="MODEL.RETINANET.NORM SyncBN needs GPUs"):
+        check_device(torch.nn.SyncBatchNorm(2), load_cfg("", ["MODEL.DEVICE", "cpu", "MODEL.RETINANET.NORM", "SyncBN"]))
 
 
 def test_sync_bn_of_a_part_that_the_model_lacks_is_not_refused(monkeypatch):

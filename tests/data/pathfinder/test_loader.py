@@ -39,6 +39,7 @@ def test_every_image_once_in_batches_of_training(dataset):
 def test_batches_are_those_of_one_process(dataset, monkeypatch):
     monkeypatch.setattr("detectron2.utils.comm.get_world_size", lambda: 2)
     assert [len(batch) for batch in build_test_loader(config(6), dataset)] == [3, 1]
+    assert [len(batch) for batch in build_test_loader(config(2), dataset)] == [1] * 4
 
 
 def test_fewer_images_a_batch_than_processes_is_named(dataset, monkeypatch):
