@@ -30,6 +30,11 @@ def test_a_run_that_starts_again_in_the_same_folder_replaces_the_former_one(tmp_
     assert series == {"total_loss": ([20], [2.0]), "panoptic_seg/PQ": ([20], [40.0])}
 
 
+def test_the_iteration_before_a_new_start_stays(tmp_path):
+    write_metrics(tmp_path, [{"iteration": i, "total_loss": loss} for i, loss in ((18, 3.0), (19, 2.0), (19, 1.0))])
+    assert read_metrics(str(tmp_path / "metrics.json")) == {"total_loss": ([19, 20], [3.0, 1.0])}
+
+
 def test_scores_may_stand_behind_the_line_of_a_later_iteration(tmp_path):
     steps = [{"iteration": i, "total_loss": loss} for i, loss in ((19, 3.0), (39, 2.0))]
     write_metrics(tmp_path, [steps[0], {"iteration": 15, "pathfinder/IoU": 0.5}, steps[1]])

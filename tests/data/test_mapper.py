@@ -48,6 +48,13 @@ def test_inference_record_has_no_truth(records):
     assert set(out) == {"file_name", "image_id", "height", "width", "image"}
 
 
+def test_labels_are_those_of_the_configuration():
+    cfg = get_cfg()
+    cfg.MODEL.SEM_SEG_HEAD.NUM_CLASSES, cfg.MODEL.SEM_SEG_HEAD.IGNORE_VALUE = 7, 254
+    made = PanopticMapper(cfg)
+    assert (made.sem_seg_classes, made.ignore_label) == (7, 254)
+
+
 def test_A3_value_beyond_the_classes_is_named(records):
     path = records[0]["sem_seg_file_name"]
     with pytest.raises(ValueError, match=r"label1.png: has the value 2, .*NUM_CLASSES is 2"):
