@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from rfpn.engine.resume import same_kind
 from rfpn.engine.setup import load_cfg
 from tests.engine.test_trainer import build
 
@@ -104,6 +105,12 @@ def test_what_the_optimizer_holds_stays_the_checkpoints_on_resuming(tmp_path):
     other.resume_or_load()
     assert other.scheduler.base_lrs == trainer.scheduler.base_lrs
     assert other.optimizer.state_dict()["param_groups"] == trainer.optimizer.state_dict()["param_groups"]
+
+
+def test_the_state_of_another_optimizer_is_of_another_kind():
+    kinds = torch.optim.SGD, torch.optim.Adam
+    states = [kind([torch.nn.Parameter(torch.zeros(2))], lr=0.1).state_dict() for kind in kinds]
+    assert [[same_kind(saved, own) for own in states] for saved in states] == [[True, False], [False, True]]
 
 
 def test_a_finished_run_may_be_resumed_with_a_shorter_schedule(tmp_path):
