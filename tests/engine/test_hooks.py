@@ -16,6 +16,7 @@ from rfpn.engine.setup import load_cfg
 from rfpn.engine.trainer import Trainer
 from rfpn.layers import RecurrentLayer
 from tests.analysis.tiny_runs import CONTOURS, SMALL
+from tests.engine.test_trainer import build as build_on_scenes
 from tests.problems import LinearCell
 
 SETS = ["DATASETS.TRAIN", "('tiny_contours',)", "DATASETS.TEST", "('tiny_contours',)"]
@@ -103,6 +104,13 @@ def test_precise_statistics_leave_out_batches_without_a_roi(norm):
     torch.testing.assert_close(found.running_mean, torch.cat(full).mean((0, 2, 3)))
     nothing = precise([empty, empty], norm)
     assert nothing.running_mean.tolist() == [1e6, 1e6] and torch.equal(nothing.running_var, torch.full((2,), 0.3))
+
+
+@pytest.mark.usefixtures("scenes")
+def test_precise_statistics_are_of_as_many_batches_as_are_set(tmp_path):
+    settings = "MODEL.RESNETS.NORM BN TEST.PRECISE_BN.ENABLED True TEST.PRECISE_BN.NUM_ITER 7 TEST.EVAL_PERIOD 5".split()
+    (hook,) = [hook for hook in build_on_scenes(tmp_path, *settings)._hooks if isinstance(hook, PreciseBN)]
+    assert (hook._num_iter, hook._period) == (7, 5)
 
 
 @pytest.mark.usefixtures("contours")

@@ -199,8 +199,9 @@ def test_schedule_and_precision_may_change_on_resuming(folder):
 
 
 def test_steps_are_as_the_solver_says(tmp_path):
-    step = build(tmp_path, "SOLVER.SKIP_NONFINITE", 3, "SOLVER.ACCUMULATE", 2)._trainer
-    assert (step.skip_nonfinite, step.accumulate) == (3, 2)
+    half = "SOLVER.AMP.ENABLED", True, "SOLVER.AMP.DTYPE", "bfloat16"
+    step = build(tmp_path, "SOLVER.SKIP_NONFINITE", 3, "SOLVER.ACCUMULATE", 2, *half)._trainer
+    assert (step.skip_nonfinite, step.accumulate, step.amp_dtype) == (3, 2, torch.bfloat16)
 
 
 @pytest.mark.parametrize("norm, refused", [("nnSyncBN", True), ("SyncBN", False), ("GN", False)])
