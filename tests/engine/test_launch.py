@@ -119,17 +119,17 @@ def test_arguments_that_a_launcher_overrules_are_told_of_once(monkeypatch, caplo
 )
 def test_processes_on_the_cpu_talk_through_gloo(monkeypatch, gpus, device, backend):
     """Also where there are GPUs: NCCL has no way for what is on the CPU."""
-    taken, made = [], []
+    taken, made, sizes = [], [], []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
     monkeypatch.setattr(module.dist, "init_process_group", lambda *words, **_: made.append(words[0]))
     monkeypatch.setattr(module.dist, "new_group", lambda ranks: None)
     monkeypatch.setattr(module.comm, "_LOCAL_PROCESS_GROUP", None)
-    monkeypatch.setattr(module.comm, "create_local_process_group", lambda size: None, raising=False)
+    monkeypatch.setattr(module.comm, "create_local_process_group", sizes.append, raising=False)
     monkeypatch.setattr(module.dist, "all_gather_object", lambda found, one: found.__setitem__(slice(None), [one] * 2))
     module._join(Place(1, 2, 1, 2, "env://"), arguments(opts=["MODEL.DEVICE", device]))
-    assert made == [backend] and taken == [1] * (backend == "nccl")
+    assert made == [backend] and taken == [1] * (backend == "nccl") and sizes == [2]
 
 
 def _said(monkeypatch, places, steps):
