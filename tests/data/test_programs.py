@@ -14,6 +14,7 @@ from detectron2.data.detection_utils import SizeMismatchError
 from torch.utils.data import DataLoader
 
 from rfpn.data.programs import one_line_errors
+from rfpn.data.workers import worker_pool
 from tests.data.tiny_panoptic import mixed_layouts, write_set
 
 PROGRAMS = Path(__file__).parents[2] / "datasets"
@@ -209,6 +210,11 @@ def test_workers_end_with_a_killed_program(tmp_path):
     program.kill()
     # end of file: nobody holds the pipe any more
     assert program.communicate(timeout=20)[0] == b""
+
+
+def test_workers_leave_ctrl_c_to_the_program():
+    with worker_pool(1) as pool:
+        assert pool.submit(signal.getsignal, signal.SIGINT).result() == signal.SIG_IGN
 
 
 def test_modules_that_register_own_sets_are_imported(tmp_path):

@@ -89,11 +89,12 @@ def test_a_last_checkpoint_that_is_of_no_use_names_another_and_the_way_to_it(tmp
     for name in ("model_0000009", "model_0000019", "model_0000029"):
         checkpointer.save(name)
     last = tmp_path / "model_0000029.pth"
-    for age, file in enumerate(sorted(tmp_path.glob("model_*.pth"))):
+    # as a run leaves them that was started anew
+    for age, file in enumerate(sorted(tmp_path.glob("model_*.pth"), reverse=True)):
         os.utime(file, (age, age))
     (tmp_path / "model_0000039.partial.pth").touch()
     last.write_bytes(last.read_bytes()[:300]) if damaged else last.unlink()
-    found = rf"{last} (is damaged|does not exist).*; to go on .* such as model_0000019.pth, into {tmp_path}/last_checkpoint$"
+    found = rf"{last} (is damaged|does not exist).*; to go on .* such as model_0000009.pth, into {tmp_path}/last_checkpoint$"
     with pytest.raises((ValueError, OSError), match=found):
         checkpointer.resume_or_load("", resume=True)
     # as MODEL.WEIGHTS it is a file like any other

@@ -5,6 +5,7 @@ import torch
 
 from rfpn.engine.resume import same_kind
 from rfpn.engine.setup import load_cfg
+from rfpn.engine.trainer import Trainer
 from tests.engine.test_trainer import build
 
 pytestmark = pytest.mark.usefixtures("scenes")
@@ -91,6 +92,22 @@ def test_a_resumed_run_begins_at_the_rate_of_its_own_schedule(tmp_path, changed)
         rates = [group["lr"] for group in trainer.optimizer.param_groups]
         assert rates == trainer.scheduler.get_lr() and trainer.scheduler.last_epoch == 2
         assert (rates == [group["lr"] for group in first.optimizer.param_groups]) == (trainer is same)
+
+
+class Halving(Trainer):
+    @classmethod
+    def build_lr_scheduler(cls, cfg, optimizer):
+        return torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+
+
+def test_a_schedule_of_ones_own_goes_on_where_it_was(tmp_path):
+    """PyTorch's would halve the rate once more where it is asked for it."""
+    cfg = build(tmp_path, "SOLVER.MAX_ITER", 2).cfg
+    first, second = Halving(cfg), Halving(cfg)
+    before = [group["lr"] for group in first.optimizer.param_groups]
+    first.train()
+    second.resume_or_load()
+    assert [group["lr"] for group in second.optimizer.param_groups] == [rate / 2 for rate in before]
 
 
 def test_what_the_optimizer_holds_stays_the_checkpoints_on_resuming(tmp_path):

@@ -119,6 +119,12 @@ def test_a_zip_of_a_foreign_pickle_does_not_run(tmp_path):
     assert not trace.exists()
 
 
+def test_what_could_be_called_is_refused(tmp_path):
+    torch.save({"model": {}, "kind": collections.OrderedDict}, tmp_path / "a.pth")
+    with pytest.raises(ValueError, match="a.pth is refused: .*a type"):
+        load_tensors(str(tmp_path / "a.pth"))
+
+
 def deep(levels: int) -> bytes:
     return b"]" * levels + b"a" * (levels - 1) + b"."
 
