@@ -12,6 +12,7 @@ from detectron2.engine import DefaultTrainer, TrainerBase, hooks
 from detectron2.engine.defaults import create_ddp_model
 from detectron2.solver import LRMultiplier
 from detectron2.utils import comm
+from torch.optim.lr_scheduler import LRScheduler
 
 from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
 from rfpn.data.files import whole_file
@@ -192,9 +193,12 @@ class Trainer(DefaultTrainer):
 
     def state_dict(self) -> dict:
         """All that a run needs to go on, beside the model."""
+        # Detectron2's hook keeps the state of its own schedules alone
+        schedule = {"schedule": self.scheduler.state_dict()} if isinstance(self.scheduler, LRScheduler) else {}
         # Detectron2 0.6 leaves out the optimizer's state
         return {
             **super().state_dict(),
+            **schedule,
             # the last finished one; Detectron2's own count is that only while the hooks after a step run
             "iteration": self._finished - 1,
             "_trainer": self._trainer.state_dict(),
@@ -221,6 +225,8 @@ class Trainer(DefaultTrainer):
         super().load_state_dict(state_dict)
         self._finished = state_dict["iteration"] + 1
         self._trainer.load_state_dict(state_dict["_trainer"])
+        if isinstance(self.scheduler, LRScheduler) and "schedule" in state_dict:
+            self.scheduler.load_state_dict(state_dict["schedule"])
         # a schedule has no rate beyond its end, where a finished run may stand
         if isinstance(self.scheduler, LRMultiplier) and self.scheduler.last_epoch <= self.max_iter:
             # the rates in the checkpoint follow the schedule that it was written with

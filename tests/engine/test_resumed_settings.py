@@ -101,13 +101,21 @@ class Halving(Trainer):
 
 
 def test_a_schedule_of_ones_own_goes_on_where_it_was(tmp_path):
-    """PyTorch's would halve the rate once more where it is asked for it."""
-    cfg = build(tmp_path, "SOLVER.MAX_ITER", 2).cfg
-    first, second = Halving(cfg), Halving(cfg)
-    before = [group["lr"] for group in first.optimizer.param_groups]
-    first.train()
-    second.resume_or_load()
-    assert [group["lr"] for group in second.optimizer.param_groups] == [rate / 2 for rate in before]
+    """Detectron2 keeps the state of its own alone, and PyTorch's halves the rate once more where it is asked for it."""
+
+    def train(name, iterations):
+        trainer = Halving(build(tmp_path / name, "SOLVER.MAX_ITER", 4).cfg)
+        rates = [group["lr"] for group in trainer.optimizer.param_groups]
+        trainer.resume_or_load()
+        trainer.max_iter = iterations
+        trainer.train()
+        last = [group["lr"] for group in trainer.optimizer.param_groups]
+        return [after / before for after, before in zip(last, rates)]
+
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "parts").mkdir()
+    for name, iterations, wanted in (("whole", 4, 0.25), ("parts", 2, 0.5), ("parts", 3, 0.5), ("parts", 4, 0.25)):
+        assert set(train(name, iterations)) == {wanted}
 
 
 def test_what_the_optimizer_holds_stays_the_checkpoints_on_resuming(tmp_path):
