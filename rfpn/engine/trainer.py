@@ -16,21 +16,13 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
 from rfpn.data.files import whole_file
+from rfpn.engine import resume as resuming
 from rfpn.engine.checkpoint import Checkpointer, of_a_part
 from rfpn.engine.freeze import train_only
 from rfpn.engine.hooks import PreciseBN, ProcessStatistics, RecurrentDiagnostics
 from rfpn.engine.image_hook import PredictionImages
 from rfpn.engine.loader import run_seed, train_loader
 from rfpn.engine.optimizer import build_optimizer
-from rfpn.engine.resume import (
-    cut_log,
-    has_shapes,
-    record_in_force,
-    same_kind,
-    scaling_conflict,
-    settings_in_force,
-    trained_names,
-)
 from rfpn.engine.rules import check_scaling, check_values, verify_expected_results
 from rfpn.engine.step import TrainStep
 from rfpn.evaluation import build_evaluator
@@ -72,7 +64,7 @@ class Trainer(DefaultTrainer):
         check_device(model, cfg)
         widen_statistics(model)
         optimizer = self.build_optimizer(cfg, model)
-        self._trained = trained_names(model, optimizer)
+        self._trained = resuming.trained_names(model, optimizer)
         self.seed = run_seed(cfg)
         self.samples = self._finished = 0
         self._restored = False
@@ -94,7 +86,7 @@ class Trainer(DefaultTrainer):
         self.max_iter = cfg.SOLVER.MAX_ITER
         self.cfg = cfg
         # SEED may be negative; the seed that was drawn counts
-        self._in_force = {**settings_in_force(cfg), "SEED": self.seed}
+        self._in_force = {**resuming.settings_in_force(cfg), "SEED": self.seed}
         self.register_hooks(self.build_hooks())
 
     def build_hooks(self) -> list:
@@ -142,13 +134,14 @@ class Trainer(DefaultTrainer):
             return
         if resume:
             # a run that is finished is evaluated anew
-            cut_log(os.path.join(self.cfg.OUTPUT_DIR, "metrics.json"), self.start_iter, scores=self.start_iter < self.max_iter)
+            log = os.path.join(self.cfg.OUTPUT_DIR, "metrics.json")
+            resuming.cut_log(log, self.start_iter, scores=self.start_iter < self.max_iter)
         elif begun:
             # until this run has a checkpoint of its own, --resume would go on with the former run's
             self.checkpointer.remove_tag()
         path = os.path.join(self.cfg.OUTPUT_DIR, "config.yaml")
         with whole_file(path) as temporary:
-            temporary.write_text(record_in_force(self._written, self.cfg, self._in_force).dump())
+            temporary.write_text(resuming.record_in_force(self._written, self.cfg, self._in_force).dump())
         logging.getLogger("rfpn").info("settings of this run: %s", path)
 
     def train(self) -> dict | None:
@@ -193,12 +186,11 @@ class Trainer(DefaultTrainer):
 
     def state_dict(self) -> dict:
         """All that a run needs to go on, beside the model."""
-        # Detectron2's hook keeps the state of its own schedules alone
-        schedule = {"schedule": self.scheduler.state_dict()} if isinstance(self.scheduler, LRScheduler) else {}
         # Detectron2 0.6 leaves out the optimizer's state
         return {
             **super().state_dict(),
-            **schedule,
+            # Detectron2's hook keeps that of its own schedules alone
+            "schedule": self.scheduler.state_dict() if isinstance(self.scheduler, LRScheduler) else {},
             # the last finished one; Detectron2's own count is that only while the hooks after a step run
             "iteration": self._finished - 1,
             "_trainer": self._trainer.state_dict(),
@@ -225,7 +217,7 @@ class Trainer(DefaultTrainer):
         super().load_state_dict(state_dict)
         self._finished = state_dict["iteration"] + 1
         self._trainer.load_state_dict(state_dict["_trainer"])
-        if isinstance(self.scheduler, LRScheduler) and "schedule" in state_dict:
+        if isinstance(self.scheduler, LRScheduler) and state_dict.get("schedule"):
             self.scheduler.load_state_dict(state_dict["schedule"])
         # a schedule has no rate beyond its end, where a finished run may stand
         if isinstance(self.scheduler, LRMultiplier) and self.scheduler.last_epoch <= self.max_iter:
@@ -252,12 +244,12 @@ class Trainer(DefaultTrainer):
         # where nothing but the counter of a norm that is frozen now is too many, the optimizer is the reason to name
         if missing or misshapen or any(map(of_a_part, unexpected)):
             self._check_model()
-        if not same_kind(saved, optimizer.state_dict()):
+        if not resuming.same_kind(saved, optimizer.state_dict()):
             self._refuse(other)
         self._check_model()
-        if state_dict.get("trained", self._trained) != self._trained or not has_shapes(saved, optimizer):
+        if state_dict.get("trained", self._trained) != self._trained or not resuming.has_shapes(saved, optimizer):
             self._refuse(other)
-        if conflict := scaling_conflict(state_dict, self._written, self.cfg):
+        if conflict := resuming.scaling_conflict(state_dict, self._written, self.cfg):
             self._refuse(conflict, "")
 
     def _check_model(self) -> None:

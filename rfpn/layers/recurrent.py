@@ -51,7 +51,7 @@ class RecurrentLayer(nn.Module):
 
     ``diagnostics`` holds detached scalars of the last passes, nothing where torch.func transforms them. After a forward pass:
     ``residual`` (mean over samples), ``penalty``, ``unconverged_share`` (residual above the tolerance in force, or 0.01). After
-    a backward pass with ``rbp`` also ``truncated_share``, ``neumann_length`` or ``solve_length`` and ``solve_residual`` (means).
+    a backward pass with ``rbp`` also ``truncated_share``, ``neumann_length`` or ``solve_length``, ``solve_residual`` (means).
 
     A cell is any module that maps (x, state) to the next state and treats the first dimension as samples. Optional:
     ``state_channels`` (channels of the state where they differ from x's), ``hidden(state)`` (the part that is output),
