@@ -78,7 +78,7 @@ def undefined(runs: dict[str, list[dict[str, float]]], scores: list[str]) -> lis
         for score in scores:
             lacking = sum(not math.isfinite(log.get(score, 0.0)) for log in logs)
             if lacking:
-                reason = "AP is where nothing was found, PQ where the set has no such class"
+                reason = "AP is where nothing was found, PQ where the set has no such class, a loss where training diverged"
                 lines.append(f"{name}: {score} is not a number in {lacking} of {len(logs)} runs ({reason}), so it has no mean")
     return lines
 
