@@ -228,7 +228,7 @@ def test_an_evaluation_of_the_last_checkpoint_takes_nothing_over(start, caplog):
     start().train()
     with caplog.at_level(logging.WARNING, logger="rfpn"):
         start("SOLVER.BASE_LR", 0.5, resume=True, eval_only=True)
-    assert "does not take over" not in caplog.text
+    assert "keeps the checkpoint's value" not in caplog.text
 
 
 def test_weights_that_are_gone_stop_a_run_that_starts_alone(start):
