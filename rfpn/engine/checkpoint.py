@@ -211,7 +211,7 @@ def _surplus(model: nn.Module, unexpected: list[str]) -> list[str]:
 
 
 def of_a_part(name: str) -> bool:
-    """Whether a tensor of this name is of a part of the model; norms' counters and stored anchors come and go with versions."""
+    """Whether a tensor of this name is of a part of the model: frozen norms have no counters, older versions stored anchors."""
     return not any(word in name for word in ("num_batches_tracked", "cell_anchors"))
 
 

@@ -113,7 +113,7 @@ class Trainer(DefaultTrainer):
         former run's file. A run that starts anew removes the former run's ``last_checkpoint``.
 
         Raises:
-            OSError, ValueError: naming the file that is missing, damaged or refused, or is of another model.
+            OSError, ValueError: naming the file that is missing, damaged or refused, or why the run cannot be resumed.
         """
         if comm.is_main_process():
             self.checkpointer.remove_partial()

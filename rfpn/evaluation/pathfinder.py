@@ -55,7 +55,7 @@ class PathfinderEvaluator(DatasetEvaluator):
             return None
         batches, damaged = [batch for some, _ in gathered for batch in some], sum(count for _, count in gathered)
         if damaged:
-            # NaN is never the larger logit, so such pixels count as background
+            # a pixel with NaN counts as background: neither logit is the larger one
             logging.getLogger(__name__).warning("%s: logits of %d images are not finite", self._dataset_name, damaged)
         if not batches:
             logging.getLogger(__name__).warning("%s: no predictions to score", self._dataset_name)

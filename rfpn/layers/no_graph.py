@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 # no context manager: the compiler of PyTorch 2.6 breaks off at those that are generators
 def no_graph(x: Tensor, run: Callable[..., T], *arguments) -> T:
-    """``run(*arguments)`` without gradients; weights that caches kept of it have no graph and are dropped.
+    """``run(*arguments)`` without gradients; drops the weights that caches kept of it, which have no graph.
 
     x: the drive (R, ...), whose device says which autocast is in force.
     """

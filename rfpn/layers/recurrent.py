@@ -50,8 +50,8 @@ class RecurrentLayer(nn.Module):
     * ``solver="anderson"`` with ``adjoint="solve"`` makes a deep equilibrium model (Bai et al., 2019).
 
     ``diagnostics`` holds detached scalars of the last passes, nothing where torch.func transforms them. After a forward pass:
-    ``residual`` (mean over samples), ``penalty``, ``unconverged_share`` (residual above the tolerance in force, or 0.01). After
-    a backward pass with ``rbp`` also ``truncated_share``, ``neumann_length`` or ``solve_length``, ``solve_residual`` (means).
+    ``penalty``, mean ``residual``, ``unconverged_share`` (of residuals above the tolerance in force, or 0.01). After a backward
+    pass with ``rbp`` also ``truncated_share``, ``neumann_length``; ``adjoint="solve"``: ``solve_length``, ``solve_residual``.
 
     A cell is any module that maps (x, state) to the next state and treats the first dimension as samples. Optional:
     ``state_channels`` (channels of the state where they differ from x's), ``hidden(state)`` (the part that is output),

@@ -42,7 +42,7 @@ def check_device(model: nn.Module, cfg: CfgNode) -> None:
     """
     parts, on_gpu = list(model.modules()), cfg.MODEL.DEVICE.startswith("cuda")
     deformable = [part for part in parts if isinstance(part, (DeformConv, ModulatedDeformConv))]
-    # on a CPU, torchvision's deformable convolutions serve where they are frozen; it has no modulated ones
+    # on a CPU Detectron2 has torchvision's forward pass for plain deformable convolutions, and nothing for modulated ones
     served = [type(part) is DeformConv and not any(p.requires_grad for p in part.parameters()) for part in deformable]
     if deformable and not (_has_extension() if on_gpu else all(served)):
         raise ValueError(

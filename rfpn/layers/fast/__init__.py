@@ -28,7 +28,7 @@ _MOST_SPECTRAL_CHANNELS = 64
 _MOST_PIXELS = 256
 # programs hold whole groups: with more channels than that they take minutes to compile
 _MOST_CHANNELS_OF_A_GROUP = 64
-# a pixel's channels in the gates' hidden layer: kernels hold a square of them in shared memory, 128 KiB for 64 of float32
+# bytes of a pixel in the gates' hidden layer: kernels hold a square of its channels in shared memory, 128 KiB for 64 of float32
 _MOST_GATE_BYTES = 256
 # kernels count elements in 32 bits
 _MOST_ELEMENTS = 2**31 - 1

@@ -43,7 +43,7 @@ class _Recorded(torch.autograd.Function):
         # autograd finds changed weights itself, but not where hooks of saved tensors have copied them
         ctx.form.refuse_changed_weights("before the backward pass: change them after it")
         cotangent = torch.zeros_like(h) if cotangent is None else cotangent
-        # backward may be called under autocast, though products have their types already
+        # backward may be called under autocast, which must not change the types that products have already
         with torch.autocast(x.device.type, enabled=False):
             dx, dh, gradients = ctx.form.gradient(saved[len(parameters) :], x, h, cotangent, direction, vector)
         wanted = zip(ctx.needs_input_grad[5:], parameters.items())
@@ -94,7 +94,7 @@ class FastForm:
     @staticmethod
     def _transpose(step, v: Tensor) -> Tensor:
         refuse_batches(v)
-        # backward may be called under autocast, though products have their types already
+        # backward may be called under autocast, which must not change the types that products have already
         with torch.autocast(v.device.type, enabled=False):
             return step.transpose(v)
 
