@@ -12,7 +12,6 @@ from detectron2.engine import DefaultTrainer, TrainerBase, hooks
 from detectron2.engine.defaults import create_ddp_model
 from detectron2.solver import LRMultiplier
 from detectron2.utils import comm
-from torch.optim.lr_scheduler import LRScheduler
 
 from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
 from rfpn.data.files import whole_file
@@ -126,6 +125,7 @@ class Trainer(DefaultTrainer):
             )
         super().resume_or_load(resume)
         if begun and resume and not self._restored:
+            self._check_model()
             # or it would go on from the second iteration, with a new optimizer
             self._refuse("it holds weights alone")
         # nothing is written before every process has loaded the checkpoint
@@ -189,8 +189,7 @@ class Trainer(DefaultTrainer):
         # Detectron2 0.6 leaves out the optimizer's state
         return {
             **super().state_dict(),
-            # Detectron2's hook keeps that of its own schedules alone
-            "schedule": self.scheduler.state_dict() if isinstance(self.scheduler, LRScheduler) else {},
+            "schedule": resuming.schedule_state(self.scheduler),
             # the last finished one; Detectron2's own count is that only while the hooks after a step run
             "iteration": self._finished - 1,
             "_trainer": self._trainer.state_dict(),
@@ -217,8 +216,8 @@ class Trainer(DefaultTrainer):
         super().load_state_dict(state_dict)
         self._finished = state_dict["iteration"] + 1
         self._trainer.load_state_dict(state_dict["_trainer"])
-        if isinstance(self.scheduler, LRScheduler) and state_dict.get("schedule"):
-            self.scheduler.load_state_dict(state_dict["schedule"])
+        if not resuming.restore_schedule(self.scheduler, state_dict.get("schedule", {})):
+            self._refuse("its schedule is of another kind")
         # a schedule has no rate beyond its end, where a finished run may stand
         if isinstance(self.scheduler, LRMultiplier) and self.scheduler.last_epoch <= self.max_iter:
             # the rates in the checkpoint follow the schedule that it was written with

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from fvcore.common.param_scheduler import ConstantParamScheduler
 
-from rfpn.engine.resume import same_kind
+from rfpn.engine.resume import restore_schedule, same_kind, schedule_state
 from rfpn.engine.setup import load_cfg
 from rfpn.engine.trainer import Trainer
 from tests.engine.test_trainer import build
@@ -116,6 +117,33 @@ def test_a_schedule_of_ones_own_goes_on_where_it_was(tmp_path):
     (tmp_path / "parts").mkdir()
     for name, iterations, wanted in (("whole", 4, 0.25), ("parts", 2, 0.5), ("parts", 3, 0.5), ("parts", 4, 0.25)):
         assert set(train(name, iterations)) == {wanted}
+
+
+class Scaled(torch.optim.lr_scheduler.StepLR):
+    """Holds a function, which no checkpoint can."""
+
+    def __init__(self, optimizer, scale):
+        self.scale = lambda: scale
+        super().__init__(optimizer, 1, 0.5)
+
+    def get_lr(self):
+        return [rate * self.scale() for rate in super().get_lr()]
+
+
+def test_functions_of_a_schedule_stay_the_programs():
+    old, new = (Scaled(torch.optim.SGD([torch.zeros(1)], 1.0), scale) for scale in (1.0, 2.0))
+    old.optimizer.step()
+    old.step()
+    state = schedule_state(old)
+    assert "scale" not in state and restore_schedule(new, state)
+    assert (new.last_epoch, new.scale()) == (1, 2.0)
+    assert schedule_state(ConstantParamScheduler(0.1)) == {} and restore_schedule(ConstantParamScheduler(0.1), state)
+
+
+def test_the_state_of_a_schedule_of_another_kind_is_not_restored():
+    optimizer = torch.optim.SGD([torch.zeros(1)], 1.0)
+    state = schedule_state(torch.optim.lr_scheduler.StepLR(optimizer, 1))
+    assert not restore_schedule(torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0), state)
 
 
 def test_what_the_optimizer_holds_stays_the_checkpoints_on_resuming(tmp_path):
