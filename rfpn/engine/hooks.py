@@ -7,6 +7,7 @@ import torch
 from detectron2.engine import HookBase, hooks
 from detectron2.utils.events import get_event_storage
 from fvcore.nn import precise_bn
+from torch.optim import lr_scheduler
 
 from rfpn.layers import RecurrentLayer
 
@@ -51,6 +52,25 @@ class ProcessStatistics(HookBase):
             storage = get_event_storage()
             for name, value in process_statistics().items():
                 storage.put_scalar(f"process/{name}", value, smoothing_hint=False)
+
+
+# checkpoints name a hook's state by its class, so this one has the name of Detectron2's
+class LRScheduler(hooks.LRScheduler):
+    """Detectron2's, which keeps the state of its own schedules alone, for all of PyTorch's."""
+
+    def state_dict(self) -> dict:
+        """State of the schedule but for its functions, which a checkpoint cannot hold; {} for one of fvcore."""
+        if not isinstance(self.scheduler, lr_scheduler.LRScheduler):
+            return {}
+        return {name: value for name, value in self.scheduler.state_dict().items() if not callable(value)}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Restore what :meth:`state_dict` gave. Raises ValueError where it is of another kind of schedule."""
+        if isinstance(self.scheduler, lr_scheduler.LRScheduler):
+            try:
+                self.scheduler.load_state_dict(dict(state_dict))
+            except KeyError:
+                self.trainer.refuse("its schedule is of another kind")
 
 
 class PreciseBN(hooks.PreciseBN):

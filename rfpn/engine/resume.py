@@ -5,7 +5,6 @@ import os
 
 import torch
 from detectron2.config import CfgNode
-from torch.optim.lr_scheduler import LRScheduler
 
 from rfpn.analysis.logs import of_a_step
 from rfpn.config import flatten
@@ -88,26 +87,6 @@ def same_kind(saved: dict, state: dict) -> bool:
         and old.get(_DECOUPLED, new.get(_DECOUPLED)) == new.get(_DECOUPLED)
         for old, new in zip(before, now)
     )
-
-
-def schedule_state(scheduler) -> dict:
-    """State of a PyTorch schedule but for its functions, which a checkpoint cannot hold; {} for one of fvcore.
-
-    Detectron2's hook keeps that of Detectron2's own schedules alone.
-    """
-    if not isinstance(scheduler, LRScheduler):
-        return {}
-    return {name: value for name, value in scheduler.state_dict().items() if not callable(value)}
-
-
-def restore_schedule(scheduler, state: dict) -> bool:
-    """Give a schedule the state of :func:`schedule_state`, where there is one. False if it is of another kind of schedule."""
-    if state and isinstance(scheduler, LRScheduler):
-        try:
-            scheduler.load_state_dict(dict(state))
-        except KeyError:
-            return False
-    return True
 
 
 def cut_log(path: str, iteration: int, scores: bool = True) -> None:

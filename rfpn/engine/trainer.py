@@ -18,7 +18,7 @@ from rfpn.data.files import whole_file
 from rfpn.engine import resume as resuming
 from rfpn.engine.checkpoint import Checkpointer, of_a_part
 from rfpn.engine.freeze import train_only
-from rfpn.engine.hooks import PreciseBN, ProcessStatistics, RecurrentDiagnostics
+from rfpn.engine.hooks import LRScheduler, PreciseBN, ProcessStatistics, RecurrentDiagnostics
 from rfpn.engine.image_hook import PredictionImages
 from rfpn.engine.loader import run_seed, train_loader
 from rfpn.engine.optimizer import build_optimizer
@@ -94,6 +94,8 @@ class Trainer(DefaultTrainer):
         for i, hook in enumerate(found):
             if isinstance(hook, hooks.PreciseBN):
                 found[i] = PreciseBN(hook._period, hook._model, hook._data_loader, hook._num_iter)
+            elif isinstance(hook, hooks.LRScheduler):
+                found[i] = LRScheduler()
         if not comm.is_main_process():
             return found
         period = found[-1]._period
@@ -127,7 +129,7 @@ class Trainer(DefaultTrainer):
         if begun and resume and not self._restored:
             self._check_model()
             # or it would go on from the second iteration, with a new optimizer
-            self._refuse("it holds weights alone")
+            self.refuse("it holds weights alone")
         # nothing is written before every process has loaded the checkpoint
         comm.synchronize()
         if not comm.is_main_process():
@@ -189,7 +191,6 @@ class Trainer(DefaultTrainer):
         # Detectron2 0.6 leaves out the optimizer's state
         return {
             **super().state_dict(),
-            "schedule": resuming.schedule_state(self.scheduler),
             # the last finished one; Detectron2's own count is that only while the hooks after a step run
             "iteration": self._finished - 1,
             "_trainer": self._trainer.state_dict(),
@@ -216,8 +217,6 @@ class Trainer(DefaultTrainer):
         super().load_state_dict(state_dict)
         self._finished = state_dict["iteration"] + 1
         self._trainer.load_state_dict(state_dict["_trainer"])
-        if not resuming.restore_schedule(self.scheduler, state_dict.get("schedule", {})):
-            self._refuse("its schedule is of another kind")
         # a schedule has no rate beyond its end, where a finished run may stand
         if isinstance(self.scheduler, LRMultiplier) and self.scheduler.last_epoch <= self.max_iter:
             # the rates in the checkpoint follow the schedule that it was written with
@@ -236,7 +235,7 @@ class Trainer(DefaultTrainer):
     def _check_state(self, state_dict: dict) -> None:
         """Raise ValueError with the first reason why a checkpoint cannot be resumed; nothing is restored by then."""
         if absent := [key for key in ("_trainer", "seed", "samples") if key not in state_dict]:
-            self._refuse(f"it lacks the trainer's {', '.join(absent)}")
+            self.refuse(f"it lacks the trainer's {', '.join(absent)}")
         optimizer, saved = self._trainer.optimizer, state_dict["_trainer"]["optimizer"]
         other = "its optimizer is another (SOLVER.OPTIMIZER, which parameters are trained, or those with a rate of their own)"
         missing, unexpected, misshapen = self.checkpointer.incompatible
@@ -244,19 +243,20 @@ class Trainer(DefaultTrainer):
         if missing or misshapen or any(map(of_a_part, unexpected)):
             self._check_model()
         if not resuming.same_kind(saved, optimizer.state_dict()):
-            self._refuse(other)
+            self.refuse(other)
         self._check_model()
         if state_dict.get("trained", self._trained) != self._trained or not resuming.has_shapes(saved, optimizer):
-            self._refuse(other)
+            self.refuse(other)
         if conflict := resuming.scaling_conflict(state_dict, self._written, self.cfg):
-            self._refuse(conflict, "")
+            self.refuse(conflict, "")
 
     def _check_model(self) -> None:
         if any(self.checkpointer.incompatible):
             remedy = "take another OUTPUT_DIR" if self.checkpointer.foreign else _ANEW
-            self._refuse(f"it is of another model: {self.checkpointer.summary()}", remedy)
+            self.refuse(f"it is of another model: {self.checkpointer.summary()}", remedy)
 
-    def _refuse(self, reason: str, remedy: str = _ANEW) -> None:
+    def refuse(self, reason: str, remedy: str = _ANEW) -> None:
+        """Raise ValueError: the last checkpoint cannot be resumed, for this reason and with this remedy."""
         folder = os.path.abspath(self.cfg.OUTPUT_DIR)
         raise ValueError(f"the last checkpoint in {folder} cannot be resumed, {reason}{remedy and f'; {remedy}'}")
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from fvcore.common.param_scheduler import ConstantParamScheduler
 
-from rfpn.engine.resume import restore_schedule, same_kind, schedule_state
+from rfpn.engine.hooks import LRScheduler
+from rfpn.engine.resume import same_kind
 from rfpn.engine.setup import load_cfg
 from rfpn.engine.trainer import Trainer
 from tests.engine.test_trainer import build
@@ -134,16 +135,22 @@ def test_functions_of_a_schedule_stay_the_programs():
     old, new = (Scaled(torch.optim.SGD([torch.zeros(1)], 1.0), scale) for scale in (1.0, 2.0))
     old.optimizer.step()
     old.step()
-    state = schedule_state(old)
-    assert "scale" not in state and restore_schedule(new, state)
+    state = LRScheduler(scheduler=old).state_dict()
+    assert "scale" not in state
+    LRScheduler(scheduler=new).load_state_dict(state)
     assert (new.last_epoch, new.scale()) == (1, 2.0)
-    assert schedule_state(ConstantParamScheduler(0.1)) == {} and restore_schedule(ConstantParamScheduler(0.1), state)
+    of_fvcore = LRScheduler(scheduler=ConstantParamScheduler(0.1))
+    assert of_fvcore.state_dict() == {}
+    of_fvcore.load_state_dict(state)
 
 
-def test_the_state_of_a_schedule_of_another_kind_is_not_restored():
-    optimizer = torch.optim.SGD([torch.zeros(1)], 1.0)
-    state = schedule_state(torch.optim.lr_scheduler.StepLR(optimizer, 1))
-    assert not restore_schedule(torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0), state)
+def test_the_state_of_a_schedule_of_another_kind_is_refused(tmp_path):
+    trainer = build(tmp_path, "SOLVER.MAX_ITER", 1)
+    trainer.train()
+    other = build(tmp_path, "SOLVER.MAX_ITER", 2)
+    other.scheduler = torch.optim.lr_scheduler.LambdaLR(other.optimizer, lambda step: 1.0)
+    with pytest.raises(ValueError, match="cannot be resumed, its schedule is of another kind; start anew"):
+        other.resume_or_load()
 
 
 def test_what_the_optimizer_holds_stays_the_checkpoints_on_resuming(tmp_path):
