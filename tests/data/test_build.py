@@ -8,6 +8,7 @@ from detectron2.data.datasets.coco_panoptic import register_coco_panoptic, regis
 from PIL import Image
 
 from rfpn.config import get_cfg
+from rfpn.data import build
 from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
 from rfpn.data.panoptic import register_panoptic_folder
 from rfpn.data.semantic import prepare_split, split_of_folder
@@ -221,6 +222,14 @@ def test_the_value_of_void_is_that_of_the_label_maps(root):
         check_datasets(cfg)
     cfg.MODEL.META_ARCHITECTURE = "GeneralizedRCNN"
     check_datasets(cfg)
+
+
+def test_classes_are_counted_once(root, monkeypatch):
+    register_panoptic_folder("tiny", str(root), "train")
+    counted = []
+    monkeypatch.setattr(build, "check_class_counts", lambda name, cfg: counted.append(name))
+    build_test_loader(config(), "tiny")
+    assert counted == ["tiny"]
 
 
 def test_label_maps_of_a_former_json_are_found_with_any_loader(root):
