@@ -13,6 +13,7 @@ from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import get_total_norm
 
 from rfpn.data.batches import seed_everything, seed_of
 from rfpn.engine.proposals import finite_proposals
@@ -144,12 +145,11 @@ class TrainStep(SimpleTrainer):
         return self.model.no_sync() if postponed else contextlib.nullcontext()
 
     def _gather(self, losses: dict[str, Tensor], data_time: float) -> dict[str, np.ndarray]:
-        """Losses, ``data_time`` and ``gradient`` (sum of its norms), each of all processes; the same on every one.
+        """Losses, ``data_time`` and ``gradient`` (its norm), each of all processes; the same on every one.
 
         One exchange and one wait for the device. Detectron2's gathering of pickled losses costs milliseconds a step.
         """
-        norms = torch._foreach_norm([p.grad for p in self.model.parameters() if p.grad is not None])
-        gradient = torch.stack([norm.float() for norm in norms]).sum()
+        gradient = get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]).float()
         own = torch.stack(
             [*(value.float() for value in losses.values()), torch.full_like(gradient, data_time), gradient]
         )
