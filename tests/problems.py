@@ -90,6 +90,16 @@ class ConvCell(nn.Module):
         return torch.tanh(z + x.to(z.dtype))
 
 
+def transpose_of(jacobian: Tensor):
+    """v (R, D) -> Jᵀv, for every sample, of one dense J (D, D)."""
+    return lambda vector: vector @ jacobian
+
+
+def dense_solve(jacobian: Tensor, g: Tensor) -> Tensor:
+    """u (R, D) with (I − Jᵀ) u = g for every sample."""
+    return torch.linalg.solve((torch.eye(len(jacobian), dtype=g.dtype) - jacobian).mT, g.mT).mT
+
+
 def random(shape, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     """Standard normal numbers from a seed of their own."""
     return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))

@@ -40,3 +40,12 @@ def sets(catalogs, tmp_path):
     DatasetCatalog.register("maps", lambda: records)
     MetadataCatalog.get("maps").set(evaluator_type="sem_seg", stuff_classes=["things", "sky", "road"], ignore_label=255)
     return paths
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Folder and paths of a panoptic set of three pictures, not prepared."""
+    from rfpn.data.semantic import split_of_folder
+
+    root = write_set(tmp_path / "set", mixed_layouts() + mixed_layouts()[:1])
+    return root, split_of_folder(str(root), "train")

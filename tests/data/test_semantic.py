@@ -19,16 +19,9 @@ from rfpn.data import semantic
 from rfpn.data.images import read_label_map
 from rfpn.data.semantic import prepare_split, split_of_folder
 from rfpn.data.stamps import made_from
-from tests.data.tiny_panoptic import edit_json, mixed_layouts, write_set
+from tests.data.tiny_panoptic import edit_json, write_set
 
 REPOSITORY = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def tree(tmp_path):
-    """Three pictures and their paths."""
-    root = write_set(tmp_path / "set", mixed_layouts() + mixed_layouts()[:1])
-    return root, split_of_folder(str(root), "train")
 
 
 def test_A4_label_maps_hold_only_stuff_things_and_void(tree):

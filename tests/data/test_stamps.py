@@ -20,13 +20,6 @@ from tests.data.tiny_panoptic import CATEGORIES, edit_json, mixed_layouts, write
 pytestmark = pytest.mark.usefixtures("catalogs")
 
 
-@pytest.fixture
-def tree(tmp_path):
-    """Three pictures and their paths."""
-    root = write_set(tmp_path / "set", mixed_layouts() + mixed_layouts()[:1])
-    return root, split_of_folder(str(root), "train")
-
-
 def _swap_stuff(content):
     for annotation in content["annotations"]:
         for segment in annotation["segments_info"]:

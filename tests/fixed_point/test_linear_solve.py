@@ -2,15 +2,7 @@ import pytest
 import torch
 
 from rfpn.fixed_point import linear_solve, neumann_series
-from tests.problems import LinearCell, random, relative_error
-
-
-def transpose_of(jacobian):
-    return lambda vector: vector @ jacobian
-
-
-def exact(jacobian, g):
-    return torch.linalg.solve((torch.eye(len(jacobian), dtype=g.dtype) - jacobian).mT, g.mT).mT
+from tests.problems import LinearCell, dense_solve, random, relative_error, transpose_of
 
 
 @pytest.mark.parametrize("radius", [0.5, 0.99, 1.5, 3.0])
@@ -18,7 +10,7 @@ def exact(jacobian, g):
 def test_equals_the_dense_solve_also_where_the_series_diverges(seed, radius):
     jacobian, g = LinearCell(radius=radius, seed=seed).weight.detach(), random((4, 6), seed)
     solution = linear_solve(transpose_of(jacobian), g, 15, growth_limit=1e3)
-    assert relative_error(solution.total, exact(jacobian, g)) < 1e-9
+    assert relative_error(solution.total, dense_solve(jacobian, g)) < 1e-9
     # the space is exhausted after D products
     assert not solution.truncated.any() and (solution.length <= 7).all() and (solution.residual < 1e-10).all()
 
@@ -78,7 +70,7 @@ def test_samples_that_act_on_each_other_are_solved_as_one():
     def transpose(v):
         return (v.flatten() @ jacobian).view(4, 3)
 
-    wanted = exact(jacobian, g.view(1, 12)).view(4, 3)
+    wanted = dense_solve(jacobian, g.view(1, 12)).view(4, 3)
     together = linear_solve(transpose, g, 12, joint=True)
     assert relative_error(together.total, wanted) < 1e-9 and (together.residual < 1e-9).all()
     assert together.length.shape == together.truncated.shape == (4,)
@@ -124,7 +116,7 @@ def test_product_that_is_not_finite_ends_its_sample_only(bad, start):
     solution = linear_solve(transpose, g, 10)
     assert solution.truncated.tolist() == [False, True, False] and solution.length[1] == start
     assert solution.total.isfinite().all()
-    assert relative_error(solution.total[[0, 2]], exact(jacobian, g)[[0, 2]]) < 1e-9
+    assert relative_error(solution.total[[0, 2]], dense_solve(jacobian, g)[[0, 2]]) < 1e-9
 
 
 def test_zero_cotangent_no_terms_and_no_samples():

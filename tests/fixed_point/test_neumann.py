@@ -2,28 +2,21 @@ import pytest
 import torch
 
 from rfpn.fixed_point import neumann_series
-from tests.problems import LinearCell, random, relative_error
-
-
-def transpose_of(jacobian):
-    return lambda vector: vector @ jacobian
-
-
-def exact(jacobian, g):
-    return torch.linalg.solve((torch.eye(len(jacobian), dtype=g.dtype) - jacobian).mT, g.mT).mT
+from tests.problems import LinearCell, dense_solve, random, relative_error, transpose_of
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_E3_equals_the_dense_solve(seed):
     jacobian, g = LinearCell(seed=seed).weight.detach(), random((4, 6), seed)
     series = neumann_series(transpose_of(jacobian), g, 60, growth_limit=10.0)
-    assert relative_error(series.total, exact(jacobian, g)) < 1e-6
+    assert relative_error(series.total, dense_solve(jacobian, g)) < 1e-6
     assert not series.truncated.any() and (series.length == 60).all()
 
 
 def test_E3_error_falls_like_the_spectral_radius():
     jacobian, g = LinearCell(radius=0.5, symmetric=True).weight.detach(), random((4, 6))
-    errors = [relative_error(neumann_series(transpose_of(jacobian), g, k).total, exact(jacobian, g)) for k in range(4, 30)]
+    wanted = dense_solve(jacobian, g)
+    errors = [relative_error(neumann_series(transpose_of(jacobian), g, k).total, wanted) for k in range(4, 30)]
     rates = [later / earlier for earlier, later in zip(errors, errors[1:])]
     assert all(0.35 < rate <= 0.5 + 1e-9 for rate in rates) and rates[-1] > 0.49
 
@@ -59,7 +52,7 @@ def test_E4_first_stop_wins():
     series = neumann_series(transpose_of(jacobian), g, 15, growth_limit=2.0)
     assert series.truncated.tolist() == [True, False]
     torch.testing.assert_close(series.total[0], g[0])
-    torch.testing.assert_close(series.total[1], exact(jacobian, g)[1])
+    torch.testing.assert_close(series.total[1], dense_solve(jacobian, g)[1])
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 1e-30])
@@ -90,7 +83,7 @@ def test_term_that_is_not_finite_ends_its_sample_only(bad):
     series = neumann_series(transpose, g, 40)
     assert series.truncated.tolist() == [False, True, False]
     assert torch.equal(series.total[1], g[1])
-    assert relative_error(series.total[[0, 2]], exact(jacobian, g)[[0, 2]]) < 1e-6
+    assert relative_error(series.total[[0, 2]], dense_solve(jacobian, g)[[0, 2]]) < 1e-6
 
 
 def test_E6_samples_do_not_share_a_stop():
