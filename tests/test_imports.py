@@ -16,10 +16,10 @@ ALLOWED = {
     "modeling": {"fixed_point", "layers"},
     "data": set(),
     "evaluation": {"data", "fixed_point"},
-    "config": {"data", "evaluation", "modeling"},
+    "config": {"data", "modeling"},
     "analysis": {"config", "data", "evaluation", "fixed_point", "layers", "modeling"},
     "engine": {"analysis", "config", "data", "evaluation", "fixed_point", "layers", "modeling"},
-    "model_zoo": {"config", "engine", "modeling"},
+    "model_zoo": {"engine", "modeling"},
 }
 THIRD_PARTY = {"fixed_point": {"torch"}, "layers": {"torch", "triton"}}
 FILES = sorted(PACKAGE.rglob("*.py"))
