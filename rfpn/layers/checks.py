@@ -4,7 +4,6 @@ import math
 from numbers import Integral, Real
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 
@@ -64,29 +63,6 @@ def check_next_state(cell: str, new, state: Tensor) -> None:
             f"{cell} turned a state of shape {tuple(state.shape)} into {tuple(new.shape)}: "
             "set its state_channels to the channels of its state"
         )
-
-
-def version(tensor: Tensor) -> int | None:
-    """How often a tensor was changed in place; None where nobody counts: in inference mode, and under a compiler."""
-    return None if torch.compiler.is_compiling() or tensor.is_inference() else tensor._version
-
-
-def changed(tensor: Tensor, before: int | None) -> bool:
-    """Whether a tensor was changed in place since :func:`version` gave ``before``; False where either counts nothing."""
-    return before is not None and version(tensor) not in (None, before)
-
-
-def is_batched(tensor: Tensor) -> bool:
-    """Whether a tensor is one of vmap's, many in one, as in ``torch.autograd.grad`` with ``is_grads_batched``."""
-    kinds = torch._C._functorch
-    return kinds.is_legacy_batchedtensor(tensor) or kinds.is_batchedtensor(tensor)
-
-
-def is_transformed(tensor: Tensor) -> bool:
-    """Whether a tensor is of a transform of torch.func or vmap, after which it can be neither read nor copied."""
-    if torch.compiler.is_compiling():
-        return False
-    return is_batched(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def check_sizes(name: str, channels: int, kernel_size: int) -> None:

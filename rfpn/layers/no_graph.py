@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from rfpn.layers.fast import autocast_dtype
+from rfpn.layers.modes import autocast_dtype
 
 T = TypeVar("T")
 

@@ -19,8 +19,9 @@ from rfpn.fixed_point import (
     secant_quotients,
     stopping_tolerance,
 )
-from rfpn.layers.checks import changed, check_drive, check_next_state, is_transformed, version
-from rfpn.layers.fast import autocast_dtype, bind, graphs
+from rfpn.layers.checks import check_drive, check_next_state
+from rfpn.layers.fast import bind, graphs
+from rfpn.layers.modes import autocast_dtype, changed, is_transformed, version
 from rfpn.layers.no_graph import no_graph
 from rfpn.layers.options import RULES, SECANT, check_options
 from rfpn.layers.plain import PlainForm
@@ -179,13 +180,12 @@ class RecurrentLayer(nn.Module):
         if self.training and self.extra_steps:
             generator = None if self.steps_seed is None else torch.Generator().manual_seed(self.steps_seed)
             steps += int(torch.randint(self.extra_steps + 1, (), generator=generator, device="cpu"))
-        replayed = self._replay(x, steps) if each is None else None
-        if replayed is None:
-            state, previous, penalty = self._run(x, steps, each)
-            residual = relative_residual(state, previous)
-        else:
+        if each is None and (replayed := self._replay(x, steps)):
             state, residual = replayed
             penalty = state.new_zeros(())
+        else:
+            state, previous, penalty = self._run(x, steps, each)
+            residual = relative_residual(state, previous)
         return self._output(state, penalty, torch.full_like(residual, steps, dtype=torch.int64), residual)
 
     def _run(self, x: Tensor, steps: int, each: Callable | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,11 +11,8 @@ import os
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.autograd import forward_ad
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
+from rfpn.layers.modes import autocast_dtype, computed_at_once
 from rfpn.layers.parts import as_made
 
 FAST = ("auto", "off")
@@ -43,12 +40,6 @@ def available(x: Tensor) -> bool:
     if x.dtype in (torch.float64, torch.complex128) or importlib.util.find_spec("triton") is None:
         return False
     return (x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1") and _kernels_run(x.device)
-
-
-def autocast_dtype(x: Tensor) -> torch.dtype | None:
-    """The type that autocast computes in on x's device; None where it is off, as it always is for meta tensors."""
-    on = not x.is_meta and torch.is_autocast_enabled(x.device.type)
-    return torch.get_autocast_dtype(x.device.type) if on else None
 
 
 @functools.lru_cache(maxsize=None)
@@ -81,18 +72,6 @@ def bind(cell: nn.Module, x: Tensor):
     if any(p.dtype != torch.float32 or p.device != x.device for p in cell.parameters()):
         return None
     return make(cell, x)
-
-
-def computed_at_once(x: Tensor) -> bool:
-    """Whether operations on x are neither traced, compiled, exported nor transformed (torch.func, forward-mode derivatives).
-
-    Otherwise operations must be torch's own, and autograd functions need methods that those of fast forms lack.
-    """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or get_proxy_mode() is not None:
-        return False
-    if isinstance(x, (FakeTensor, FunctionalTensor)):
-        return False
-    return forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active()
 
 
 def _serves_cpu(x: Tensor) -> bool:

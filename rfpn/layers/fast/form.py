@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rfpn.fixed_point import NeumannSum, neumann_series, probe_vector
-from rfpn.layers.checks import changed, is_batched, version
+from rfpn.layers.modes import changed, is_batched, version
 from rfpn.layers.plain import RecordedStep
 
 

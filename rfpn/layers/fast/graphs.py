@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rfpn.fixed_point import relative_residual
-from rfpn.layers.fast import autocast_dtype, computed_at_once
+from rfpn.layers.modes import autocast_dtype, computed_at_once
 from rfpn.layers.parts import as_made
 from rfpn.layers.plain import PlainForm
 

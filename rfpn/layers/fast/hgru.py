@@ -6,10 +6,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rfpn.layers.fast import autocast_dtype, available, hgru_adjoint_stages, hgru_stages, spectral
+from rfpn.layers.fast import available, hgru_adjoint_stages, hgru_stages, spectral
 from rfpn.layers.fast.form import FastForm
 from rfpn.layers.fast.hgru_adjoint import Step, step_gradient
 from rfpn.layers.fast.hgru_stages import Factors, Weights
+from rfpn.layers.modes import autocast_dtype
 
 
 class FastHGRU(FastForm):
