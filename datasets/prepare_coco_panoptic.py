@@ -17,8 +17,8 @@ from tqdm import tqdm
 
 from rfpn.data.annotations import read_panoptic_json
 from rfpn.data.files import datasets_root
-from rfpn.data.programs import error_text, one_line_errors
 from rfpn.data.semantic import prepare_split, split_of_folder
+from rfpn.programs import error_text, one_line_errors
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -22,7 +22,7 @@ from rfpn.data.files import datasets_root
 from rfpn.data.pathfinder.dataset import split_folder, write_split
 from rfpn.data.pathfinder.generator import generate_sample
 from rfpn.data.pathfinder.settings import SPLITS, PathfinderSettings
-from rfpn.data.programs import one_line_errors
+from rfpn.programs import one_line_errors
 
 
 def parse_args(argv=None) -> argparse.Namespace:

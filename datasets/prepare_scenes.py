@@ -12,9 +12,9 @@ import os
 from tqdm import tqdm
 
 from rfpn.data.files import datasets_root
-from rfpn.data.programs import one_line_errors
 from rfpn.data.scenes.dataset import IMAGE_FORMATS, write_scenes
 from rfpn.data.scenes.render import SceneOptions
+from rfpn.programs import one_line_errors
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -14,11 +14,11 @@ from PIL import Image
 
 from rfpn.config import flatten, get_cfg
 from rfpn.data.pathfinder.registration import register_pathfinder
-from rfpn.data.programs import one_line_errors
 from rfpn.engine.setup import load_cfg
 from rfpn.engine.step import TrainStep
 from rfpn.engine.trainer import Trainer
 from rfpn.modeling import HGRUMaskHead
+from rfpn.programs import one_line_errors
 from tests.engine.distributed_job import Wrapped
 
 

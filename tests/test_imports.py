@@ -17,6 +17,7 @@ ALLOWED = {
     "data": set(),
     "evaluation": {"data", "fixed_point"},
     "config": {"data", "modeling"},
+    "programs": set(),
     "analysis": {"config", "data", "evaluation", "fixed_point", "layers", "modeling"},
     "engine": {"analysis", "config", "data", "evaluation", "fixed_point", "layers", "modeling"},
     "model_zoo": {"engine", "modeling"},

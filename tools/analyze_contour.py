@@ -18,7 +18,7 @@ from rfpn.analysis.unrolling import trained_steps
 from rfpn.data.architectures import is_pathfinder
 from rfpn.data.build import build_test_loader
 from rfpn.data.files import write_csv
-from rfpn.data.programs import one_line_errors
+from rfpn.programs import one_line_errors
 
 _COLUMNS = 8
 

@@ -20,7 +20,7 @@ from rfpn.analysis.flood_fill import draw_flood_fill, draw_scores, similarity, s
 from rfpn.analysis.object_growth import object_growths
 from rfpn.analysis.unrolling import recurrent_layer
 from rfpn.data.build import build_test_loader
-from rfpn.data.programs import one_line_errors
+from rfpn.programs import one_line_errors
 
 
 def main(args) -> None:

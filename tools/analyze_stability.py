@@ -17,7 +17,7 @@ from arguments import positive
 from rfpn.analysis.stability import analyse, draw_stability, summarise
 from rfpn.analysis.unrolling import recurrent_layer
 from rfpn.data.build import build_test_loader
-from rfpn.data.programs import one_line_errors
+from rfpn.programs import one_line_errors
 
 
 def main(args) -> None:

@@ -20,7 +20,7 @@ from rfpn.analysis.state_space import collect_states, distance_table, draw_state
 from rfpn.analysis.unrolling import first_batches, trained_steps
 from rfpn.data.build import build_test_loader
 from rfpn.data.files import write_csv
-from rfpn.data.programs import one_line_errors
+from rfpn.programs import one_line_errors
 
 # arguments of np.savez_compressed, which takes arrays by name
 _ARCHIVE_NAMES = {"file", "allow_pickle"}

@@ -28,12 +28,12 @@ from rfpn.analysis.memory import METHODS, MemoryRow, Point, layer_points, sweep
 from rfpn.analysis.unrolling import has_recurrent_layer
 from rfpn.data.build import check_datasets
 from rfpn.data.files import finite, write_json
-from rfpn.data.programs import one_line_errors
 from rfpn.engine.freeze import train_only
 from rfpn.engine.setup import load_cfg
 from rfpn.engine.step import TrainStep
 from rfpn.engine.trainer import Trainer
 from rfpn.layers import RecurrentLayer
+from rfpn.programs import one_line_errors
 
 SWEEP = [1, 2, 5, 10, 20, 50, 100, 200, 300]
 _WARMUP = 12  # training steps of a whole model on CUDA before times count

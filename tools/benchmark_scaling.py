@@ -21,8 +21,8 @@ import torch
 from arguments import output_file, positive
 from rfpn.analysis.logs import Series, read_log
 from rfpn.data.files import write_json
-from rfpn.data.programs import one_line_errors
 from rfpn.engine.setup import load_cfg
+from rfpn.programs import one_line_errors
 
 LAUNCHER = Path(__file__).with_name("train_net.py")
 

@@ -20,7 +20,7 @@ from rfpn.data.images import read_image, read_label_map
 from rfpn.data.pathfinder.generator import generate_sample
 from rfpn.data.pathfinder.registration import load_pathfinder
 from rfpn.data.pathfinder.render import target_share
-from rfpn.data.programs import one_line_errors
+from rfpn.programs import one_line_errors
 
 EIGHT = np.ones((3, 3))
 LINK_DISTANCE = (8.0, 13.5)  # pixels between the centres of neighbours on a contour

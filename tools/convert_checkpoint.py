@@ -13,11 +13,11 @@ import os
 import torch
 
 from rfpn.data.files import first_few, read_npz, whole_file
-from rfpn.data.programs import one_line_errors
 from rfpn.engine.checkpoint import read_checkpoint
 from rfpn.engine.convert import convert_released, head_of, is_released
 from rfpn.engine.setup import load_cfg
 from rfpn.modeling.build import build_model
+from rfpn.programs import one_line_errors
 
 
 def read(path: str) -> dict[str, torch.Tensor]:

@@ -30,7 +30,7 @@ from rfpn.analysis.media import Video, find_media, free_path, is_video, output_p
 from rfpn.analysis.overlay import LARGEST_SIDE, Overlay, enlargement
 from rfpn.config import get_cfg
 from rfpn.data.images import read_image, write_image
-from rfpn.data.programs import one_line_errors
+from rfpn.programs import one_line_errors
 
 logger = logging.getLogger("rfpn")
 

@@ -14,7 +14,7 @@ from typing import Iterator, NamedTuple
 
 from arguments import output_file
 from rfpn.config import get_cfg
-from rfpn.data.programs import one_line_errors
+from rfpn.programs import one_line_errors
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "rfpn" / "config.py"

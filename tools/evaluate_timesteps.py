@@ -22,9 +22,9 @@ from rfpn.analysis.time_course import evaluate_time_course
 from rfpn.analysis.unrolling import trained_steps
 from rfpn.data.build import build_test_loader
 from rfpn.data.check import check_kind
-from rfpn.data.programs import one_line_errors
 from rfpn.engine.launch import argument_parser, check_gpus, launch
 from rfpn.evaluation import MAIN_SCORES, build_main_evaluator
+from rfpn.programs import one_line_errors
 
 
 def main(args):

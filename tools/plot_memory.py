@@ -15,7 +15,7 @@ from matplotlib.ticker import LogLocator
 from arguments import png_file
 from rfpn.analysis.memory import MEASURED, OUT_OF_MEMORY
 from rfpn.data.files import read_json
-from rfpn.data.programs import one_line_errors
+from rfpn.programs import one_line_errors
 
 NAMES = {"bptt": "BPTT", "checkpointed_bptt": "BPTT, checkpointed", "rbp": "RBP", "crbp": "C-RBP"}
 # curves that coincide stay visible

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from arguments import add_logs, check_files, png_file, positive
 from rfpn.analysis.logs import Series, read_log
-from rfpn.data.programs import one_line_errors
+from rfpn.programs import one_line_errors
 
 _IOU = "pathfinder/IoU"
 PANELS = {_IOU: "IoU on the test set", "total_loss": "training loss", "recurrent/residual": "residual"}

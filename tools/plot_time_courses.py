@@ -9,8 +9,8 @@ import argparse
 
 from arguments import check_files, named_file, png_file, step_list
 from rfpn.analysis.courses import Course, plot_courses, read_courses
-from rfpn.data.programs import one_line_errors
 from rfpn.evaluation import MAIN_SCORES
+from rfpn.programs import one_line_errors
 
 
 @one_line_errors()

@@ -23,7 +23,7 @@ from rfpn.analysis.report.run import Run, read_run
 from rfpn.analysis.samples import Sample, draw_samples
 from rfpn.analysis.unrolling import trained_steps
 from rfpn.data.files import whole_file
-from rfpn.data.programs import INPUT_ERRORS, error_text, one_line_errors
+from rfpn.programs import INPUT_ERRORS, error_text, one_line_errors
 
 logger = logging.getLogger("rfpn")
 

@@ -21,12 +21,12 @@ from rfpn.analysis.samples import draw_samples
 from rfpn.data.architectures import descends
 from rfpn.data.files import datasets_root, write_json
 from rfpn.data.images import write_image
-from rfpn.data.programs import one_line_errors
 from rfpn.data.scenes.dataset import write_scenes
 from rfpn.engine.checkpoint import name_full_disk
 from rfpn.engine.launch import argument_parser
 from rfpn.engine.setup import setup
 from rfpn.engine.trainer import Trainer
+from rfpn.programs import one_line_errors
 
 CONFIG = os.path.join(os.path.dirname(__file__), "..", "configs", "Scenes", "rfpn_demo.yaml")
 SCENES = {"train": 2000, "val": 200}

@@ -11,7 +11,7 @@ from statistics import mean, stdev
 
 from arguments import add_logs, check_files
 from rfpn.analysis.logs import Series, read_log
-from rfpn.data.programs import one_line_errors
+from rfpn.programs import one_line_errors
 
 SCORES = ["panoptic_seg/PQ", "panoptic_seg/PQ_th", "panoptic_seg/PQ_st", "segm/AP", "loss_mask", "recurrent/residual"]
 # iterations between lines of a log

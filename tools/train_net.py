@@ -10,12 +10,12 @@ KEY VALUE overrides of the configuration come last, as in SOLVER.MAX_ITER 1000 O
 
 from detectron2.utils import comm
 
-from rfpn.data.programs import one_line_errors
 from rfpn.engine.checkpoint import load_for_evaluation, name_full_disk
 from rfpn.engine.launch import argument_parser, check_gpus, launch
 from rfpn.engine.rules import verify_expected_results
 from rfpn.engine.setup import setup
 from rfpn.engine.trainer import Trainer
+from rfpn.programs import one_line_errors
 
 
 def main(args):

@@ -17,10 +17,10 @@ TRAIN = """
 import torch
 from detectron2.engine import HookBase, default_argument_parser
 from detectron2.utils import comm
-from rfpn.data.programs import one_line_errors
 from rfpn.engine.launch import launch
 from rfpn.engine.setup import setup
 from rfpn.engine.trainer import Trainer
+from rfpn.programs import one_line_errors
 
 class Spoil(HookBase):
     def before_step(self):

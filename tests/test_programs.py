@@ -13,11 +13,11 @@ import pytest
 from detectron2.data.detection_utils import SizeMismatchError
 from torch.utils.data import DataLoader
 
-from rfpn.data.programs import one_line_errors
 from rfpn.data.workers import worker_pool
+from rfpn.programs import one_line_errors
 from tests.data.tiny_panoptic import mixed_layouts, write_set
 
-PROGRAMS = Path(__file__).parents[2] / "datasets"
+PROGRAMS = Path(__file__).parents[1] / "datasets"
 # program -> what does its work, and arguments, the last of which takes a folder
 JOBS = {
     "prepare_coco_panoptic": ("prepare_split", ["--splits", "train", "--root"]),
