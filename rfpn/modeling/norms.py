@@ -3,6 +3,7 @@
 import torch
 from detectron2.config import CfgNode
 from detectron2.layers import DeformConv, ModulatedDeformConv, NaiveSyncBatchNorm, get_norm
+from detectron2.modeling import ROI_MASK_HEAD_REGISTRY
 from detectron2.utils import comm
 from torch import nn
 
@@ -22,8 +23,9 @@ def check_norms(cfg: CfgNode) -> None:
         ValueError: naming the key, and norms that work.
     """
     mask, box = cfg.MODEL.ROI_MASK_HEAD, cfg.MODEL.ROI_BOX_HEAD
-    # HGRUMaskHead puts naiveSyncBN_N in the place of SyncBN
-    replaced = mask.NAME == "HGRUMaskHead" and mask.NORM == "SyncBN"
+    # HGRUMaskHead, and what is derived from it, puts naiveSyncBN_N in the place of SyncBN
+    bases = ROI_MASK_HEAD_REGISTRY.get(mask.NAME).__mro__ if mask.NAME in ROI_MASK_HEAD_REGISTRY else ()
+    replaced = mask.NORM == "SyncBN" and "HGRUMaskHead" in [base.__name__ for base in bases]
     for key, head, convolutional in (
         ("ROI_MASK_HEAD", mask, cfg.MODEL.MASK_ON and not replaced),
         ("ROI_BOX_HEAD", box, box.NUM_CONV > 0),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from detectron2.layers import NaiveSyncBatchNorm, ShapeSpec
-from detectron2.modeling import build_model
+from detectron2.modeling import ROI_MASK_HEAD_REGISTRY, build_model
 from detectron2.modeling.roi_heads.mask_head import build_mask_head
 from detectron2.structures import BitMasks, Boxes, Instances
 from detectron2.utils.events import EventStorage
@@ -15,6 +15,7 @@ from torch import distributed, multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
 from rfpn.engine.setup import load_cfg
+from rfpn.modeling import HGRUMaskHead
 from rfpn.modeling.norms import check_device, check_norms, widen_statistics
 from tests.engine.test_trainer import build
 
@@ -88,6 +89,11 @@ def test_C2_sync_bn_in_detectron2s_heads_is_refused(overrides, key):
 )
 def test_norms_of_convolutions_that_there_are_not_are_not_refused(overrides):
     check_norms(load_cfg(str(CONFIGS / "COCO-PanopticSegmentation/panoptic_fpn_R_50_1x.yaml"), overrides))
+
+
+def test_sync_bn_of_a_head_derived_from_the_recurrent_one_is_not_refused(monkeypatch):
+    monkeypatch.setitem(ROI_MASK_HEAD_REGISTRY._obj_map, "DerivedHead", type("DerivedHead", (HGRUMaskHead,), {}))
+    train_one_step("COCO-PanopticSegmentation/rfpn_R_50_1x.yaml", "MODEL.ROI_MASK_HEAD.NAME", "DerivedHead")
 
 
 def small_model(*overrides):
