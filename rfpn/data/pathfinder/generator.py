@@ -31,7 +31,7 @@ def generate_sample(
         TypeError, ValueError: an argument is not valid.
     """
     settings = PathfinderSettings(length, **options)
-    rng = sample_rng(length, seed, index, split)
+    rng = sample_rng(settings.length, seed, index, split)
     share = settings.published_share
     for _ in range(DRAWS_PER_SAMPLE):
         scene = draw_scene(settings, rng)

@@ -20,6 +20,10 @@ def test_same_arguments_give_the_same_sample_in_any_order():
         np.testing.assert_array_equal(info["dashes"], info2["dashes"])
 
 
+def test_a_length_of_another_type_of_number_gives_the_same_sample():
+    np.testing.assert_array_equal(generate_sample(18 / 3, 3, 0)[0], generate_sample(6, 3, 0)[0])
+
+
 def test_a_seed_gives_the_samples_that_it_always_gave():
     """A set that was begun before goes on with these; others need another FORMAT, which refuses to."""
     assert FORMAT == 1
