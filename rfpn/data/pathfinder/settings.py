@@ -47,9 +47,13 @@ class PathfinderSettings:
         for name, bound in least.items():
             object.__setattr__(self, name, _integer(name, getattr(self, name), bound))
         for field in fields(self):
+            if field.type is not float:
+                continue
             value = getattr(self, field.name)
-            if field.type is float and not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+            if not (isinstance(value, Real) and math.isfinite(value) and value > 0):
                 raise ValueError(f"{field.name} must be a positive number, got {value!r}")
+            # JSON holds none of NumPy's numbers
+            object.__setattr__(self, field.name, float(value))
         if self.window > MOST_WINDOW:
             raise ValueError(f"window must be at most {MOST_WINDOW}, got {self.window}")
         self._check_together()

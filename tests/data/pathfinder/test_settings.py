@@ -29,6 +29,12 @@ def test_counts_of_other_types_of_number_are_taken():
     assert settings == PathfinderSettings(14) and type(settings.length) is int and type(settings.window) is int
 
 
+@pytest.mark.parametrize("value", [4, np.int64(4), np.float32(4)])
+def test_lengths_of_other_types_of_number_are_taken(value):
+    settings = PathfinderSettings(14, gap=value)
+    assert settings == PathfinderSettings(14, gap=4.0) and type(settings.gap) is float
+
+
 @pytest.mark.parametrize(
     "option, message",
     [
