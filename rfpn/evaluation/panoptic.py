@@ -83,7 +83,7 @@ class PanopticEvaluator(COCOPanopticEvaluator):
             if segments_info is not None:
                 segments_info = visible_segments(panoptic_seg, segments_info, record["file_name"])
                 if not self._metadata.thing_classes:
-                    panoptic_seg, segments_info = _without_things(panoptic_seg, segments_info)
+                    panoptic_seg, segments_info = without_things(panoptic_seg, segments_info)
                 self._check_categories(segments_info, record["file_name"])
             # panopticapi divides by 256, which a map of 8 bits cannot hold
             cleaned.append({"panoptic_seg": (panoptic_seg.int(), segments_info)})
@@ -202,7 +202,7 @@ def _plain(segment: dict) -> dict:
     return {name: kinds[name](value) if name in kinds and value is not None else value for name, value in segment.items()}
 
 
-def _without_things(panoptic_seg: torch.Tensor, segments_info: list) -> tuple:
+def without_things(panoptic_seg: torch.Tensor, segments_info: list) -> tuple:
     """Instances become void: a set without things has no category for what a model's box head still finds."""
     things = [s["id"] for s in segments_info if s.get("isthing")]
     found = torch.isin(panoptic_seg, torch.tensor(things, dtype=panoptic_seg.dtype, device=panoptic_seg.device))

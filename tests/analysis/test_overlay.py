@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from detectron2.data import DatasetCatalog
+from detectron2.data import DatasetCatalog, Metadata
 from detectron2.modeling import build_model
 from PIL import Image
 
@@ -87,6 +87,18 @@ def test_other_models_of_detectron2_are_drawn_too():
         assert key in output and "panoptic_seg" not in output
         picture = ours.draw(image, output, 2.0)
         assert picture.shape == (80, 112, 3) and picture.std() > 0
+
+
+def test_instances_found_on_a_set_without_things_are_void():
+    """As in evaluation, with a box head that was trained elsewhere."""
+    ours, (image,) = overlay(SCENES), images(1)
+    ours.metadata = Metadata(thing_classes=[], stuff_classes=["things", "sky"], stuff_colors=[[0, 0, 0], [0, 0, 255]])
+    segments = torch.ones(40, 56, dtype=torch.int32)
+    sky = {"id": 1, "isthing": False, "category_id": 1}
+    segments[10:20] = 2
+    found = ours.draw(image, {"panoptic_seg": (segments, [sky, {"id": 2, "isthing": True, "category_id": 3, "score": 0.9}])})
+    void = ours.draw(image, {"panoptic_seg": (segments.masked_fill(segments == 2, 0), [sky])})
+    np.testing.assert_array_equal(found, void)
 
 
 def test_classes_of_an_unknown_data_set_go_by_number():
