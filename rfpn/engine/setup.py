@@ -261,7 +261,9 @@ def check_weights(cfg: CfgNode) -> None:
     try:
         found = os.path.isfile(PathManager.get_local_path(weights))
     except Exception as error:  # download handlers raise whatever their transport raises
-        raise FileNotFoundError(f"MODEL.WEIGHTS {weights} could not be fetched: {error}") from None
+        raise FileNotFoundError(
+            f"MODEL.WEIGHTS {weights} could not be fetched ({error}): give the path of a file, or \"''\" to start from none"
+        ) from None
     if not found:
         path = weights if "://" in weights else os.path.abspath(weights)
         raise FileNotFoundError(f"MODEL.WEIGHTS {path} {_absence(path)}")

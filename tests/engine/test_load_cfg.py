@@ -54,6 +54,12 @@ def test_a_folder_in_the_place_of_a_file_is_named_as_such(tmp_path):
         load_cfg(str(tmp_path / "a.py"), [])
 
 
+def test_weights_that_cannot_be_fetched_say_what_to_give_instead():
+    address = "http://127.0.0.1:9/a.pkl"
+    with pytest.raises(FileNotFoundError, match=f"MODEL.WEIGHTS {address} could not be fetched .*: give the path"):
+        check_weights(load_cfg("", ["MODEL.WEIGHTS", address]))
+
+
 def test_lazy_configurations_are_not_read(tmp_path):
     path = tmp_path / "lazy.py"
     path.write_text("model = dict(depth=50)")
