@@ -61,6 +61,8 @@ def main() -> int:
     with one_line_errors():
         if args.workers < 1:
             raise ValueError(f"--workers must be at least 1, got {args.workers}")
+        if not os.path.isdir(args.root):
+            raise FileNotFoundError(f"--root {args.root} is no folder; datasets/README.md says what it must hold")
         for split in args.splits:
             # at once: the next split may be interrupted
             for line in prepare(split, args):

@@ -126,6 +126,15 @@ def test_wrong_settings_of_coco_end_with_status_2(monkeypatch, capsys, arguments
     assert end.value.code == 2 and capsys.readouterr().err.startswith("error: --workers must be at least 1")
 
 
+def test_a_root_of_coco_that_is_not_there_is_told_once(tmp_path, monkeypatch, capsys):
+    """Not by every folder of every split."""
+    monkeypatch.setattr("sys.argv", ["prepare_coco_panoptic", "--root", str(tmp_path / "coco")])
+    with pytest.raises(SystemExit) as end:
+        load("prepare_coco_panoptic").main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert end.value.code == 2 and line.startswith(f"error: --root {tmp_path / 'coco'} is no folder; datasets/README.md")
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [
