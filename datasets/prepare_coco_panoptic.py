@@ -27,7 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--root", default=root, help="folder with annotations/, <split>/ and panoptic_<split>/")
-    parser.add_argument("--splits", nargs="+", default=["train2017", "val2017"])
+    parser.add_argument("--splits", nargs="+", default=["train2017", "val2017"], help="names of the splits")
     parser.add_argument("--derived-dir", help="folder for label maps and instances JSON of ROOT alone, where that is read-only")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--skip-images", action="store_true", help="do not decode the photographs")

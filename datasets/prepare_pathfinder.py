@@ -29,7 +29,7 @@ def parse_args(argv=None) -> argparse.Namespace:
     """What to generate, and every field of PathfinderSettings as an option."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--length", type=int, help="dashes in a long contour; published: 6, 9, 14, 20, 25")
-    parser.add_argument("--split", choices=SPLITS)
+    parser.add_argument("--split", choices=SPLITS, help="each has random numbers of its own")
     parser.add_argument("--num", type=int, help="samples in the split; published: 190000 train, 10000 test")
     parser.add_argument("--seed", type=int, default=0, help="of the whole set, 0 or more (default: 0)")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: one per core)")

@@ -20,28 +20,31 @@ from rfpn.programs import one_line_errors
 def build_parser() -> argparse.ArgumentParser:
     default = SceneOptions()
     root = os.path.join(datasets_root(), "scenes")
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", default=root, help="folder (default: %(default)s)")
-    parser.add_argument("--train", type=int, default=2000, help="scenes for training, 0 for none (default: %(default)s)")
-    parser.add_argument("--val", type=int, default=200, help="scenes for validation, 0 for none (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: all CPUs)")
-    parser.add_argument("--image-format", choices=IMAGE_FORMATS, default="png")
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--output", default=root, help="folder")
+    parser.add_argument("--train", type=int, default=2000, help="scenes for training, 0 for none")
+    parser.add_argument("--val", type=int, default=200, help="scenes for validation, 0 for none")
+    parser.add_argument("--seed", type=int, default=0, help="of both splits, 0 or more")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes")
+    parser.add_argument("--image-format", choices=IMAGE_FORMATS, default="png", help="of the pictures; masks are PNGs")
     look = parser.add_argument_group("look of the scenes")
-    look.add_argument("--size", type=int, nargs=2, metavar=("H", "W"), default=(default.height, default.width))
-    look.add_argument("--things", type=int, nargs=2, metavar=("MIN", "MAX"), default=default.things)
+    size, ends = (default.height, default.width), ("MIN", "MAX")
+    look.add_argument("--size", type=int, nargs=2, metavar=("H", "W"), default=size, help="pixels")
+    look.add_argument("--things", type=int, nargs=2, metavar=ends, default=default.things, help="things of a scene")
     look.add_argument(
-        "--thing-size", type=float, nargs=2, metavar=("MIN", "MAX"), default=default.thing_size,
-        help="diameters, share of the shorter side (default: %(default)s)",
+        "--thing-size", type=float, nargs=2, metavar=ends, default=default.thing_size,
+        help="diameters, share of the shorter side",
     )  # fmt: skip
-    look.add_argument("--stuff", type=int, nargs=2, metavar=("MIN", "MAX"), default=default.stuff, help="stuff classes")
-    look.add_argument("--clutter", type=int, nargs=2, metavar=("MIN", "MAX"), default=default.clutter)
-    look.add_argument("--occlusion", type=float, default=default.occlusion, help="probability of overlap, a thing")
+    look.add_argument("--stuff", type=int, nargs=2, metavar=ends, default=default.stuff, help="stuff classes of a scene")
+    look.add_argument("--clutter", type=int, nargs=2, metavar=ends, default=default.clutter, help="small marks, of no class")
+    look.add_argument("--occlusion", type=float, default=default.occlusion, help="probability that a thing overlaps another")
     look.add_argument(
         "--texture-conflict", type=float, default=default.texture_conflict,
-        help="share of scenes where a thing bears the texture of the stuff beside it (default: %(default)s)",
+        help="share of scenes where a thing bears the texture of the stuff beside it",
     )  # fmt: skip
-    look.add_argument("--noise", type=float, default=default.noise, help="pixel noise, of 255")
+    look.add_argument("--noise", type=float, default=default.noise, help="standard deviation, of 255 grey levels")
     return parser
 
 

@@ -1,5 +1,6 @@
 """How programs end early, and where those of datasets/ look for data."""
 
+import argparse
 import importlib.util
 import os
 import re
@@ -197,6 +198,19 @@ def test_help_takes_any_folder(monkeypatch, capsys, name):
     with pytest.raises(SystemExit) as end:
         load(name).main()
     assert end.value.code == 0 and "/sets/100%d" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_help_explains_every_option(monkeypatch, name):
+    read = argparse.ArgumentParser.parse_args
+
+    def explained(parser, args=None, namespace=None):
+        assert not [option for action in parser._actions for option in action.option_strings if not action.help]
+        return read(parser, ["--help"])
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", explained)
+    with pytest.raises(SystemExit):
+        load(name).main()
 
 
 KILLED = """

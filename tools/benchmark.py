@@ -42,7 +42,7 @@ _WARMUP = 12  # training steps of a whole model on CUDA before times count
 def parse_arguments() -> argparse.Namespace:
     """The command line, with the defaults that depend on the job filled in; an error of it ends the program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("job", choices=("pathfinder", "mask_head", "models", "memory"))
+    parser.add_argument("job", choices=("pathfinder", "mask_head", "models", "memory"), help="what is measured")
     parser.add_argument("--device", type=_device, default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--repeats", type=positive, help="timed runs, whose median is reported (default: 5, in memory 2)")
     parser.add_argument("--output", type=output_file, help="JSON file to write")
