@@ -4,11 +4,12 @@ Everything is measured on the pictures alone, the same way on both sides. The re
 ``image_<L>`` and ``target_<L>``, uint8 (N, 300, 300), or a folder with curv_contour_length_<L> as generators write it.
 
     python tools/compare_pathfinder.py --reference samples.npz --num 40 --sheet sheet.png
-    python tools/compare_pathfinder.py --reference /data/pathfinder/train --lengths 14 --num 40
+    python tools/compare_pathfinder.py --reference /data/pathfinder/train --lengths 14 --num 40 --seed 1
 """
 
 import argparse
 import os
+import sys
 
 import numpy as np
 from PIL import Image
@@ -179,9 +180,9 @@ def main(argv=None) -> None:
     """Measure reference and generated samples, print a row for each, draw the sheet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reference", required=True, help=".npz with image_<L> and target_<L>, or a folder of folders")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[9, 14, 20, 25])
+    parser.add_argument("--lengths", type=int, nargs="+", default=[9, 14, 20, 25], help="(default: 9 14 20 25)")
     parser.add_argument("--num", type=positive, default=40, help="samples to make, and to read from a folder (default: 40)")
-    parser.add_argument("--seed", type=natural, default=0, help="of the generated samples, 0 or more (default: 0)")
+    parser.add_argument("--seed", type=natural, default=0, help="of the generated samples, not the reference's (default: 0)")
     parser.add_argument("--sheet", type=png_file, help="PNG to write: reference above, generated below, for each length")
     args = parser.parse_args(argv)
     reference = read_reference(args.reference, args.lengths, args.num)
@@ -193,6 +194,8 @@ def main(argv=None) -> None:
     for length in args.lengths:
         samples = [generate_sample(length, args.seed, index)[:2] for index in range(args.num)]
         images, theirs, ours = reference[f"image_{length}"], measured[length], measure_all(*zip(*samples), length)
+        if any(np.array_equal(image, made) for image, (made, _) in zip(images, samples)):
+            print(f"warning: --reference has the generated samples of length {length}: give another --seed", file=sys.stderr)
         print(f"\nlength {length}: {len(images)} reference | {len(samples)} generated; mean, 5th, 95th percentile")
         for name in theirs:
             print(f"  {name:36s}" + "   |".join(map(_cell, (theirs[name], ours[name]))))

@@ -60,6 +60,14 @@ def test_table_and_sheet(reference, tmp_path, capsys):
     assert sheet.shape == (2 * 302, 2 * 302) and not sheet[302:, 302:].any()
 
 
+def test_a_reference_of_the_same_seed_is_told_of(reference, capsys):
+    """A set made as the page on data sets says would be compared with itself."""
+    main([*reference, "--num", "1"])
+    assert "warning: --reference has the generated samples of length 9: give another --seed" in capsys.readouterr().err
+    main([*reference, "--num", "1", "--seed", "1"])
+    assert not capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [
