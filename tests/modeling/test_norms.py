@@ -96,6 +96,14 @@ def test_sync_bn_of_a_head_derived_from_the_recurrent_one_is_not_refused(monkeyp
     train_one_step("COCO-PanopticSegmentation/rfpn_R_50_1x.yaml", "MODEL.ROI_MASK_HEAD.NAME", "DerivedHead")
 
 
+def test_sync_bn_of_a_head_made_by_a_function_is_refused(monkeypatch):
+    monkeypatch.setitem(ROI_MASK_HEAD_REGISTRY._obj_map, "made_head", lambda cfg, input_shape: None)
+    file = CONFIGS / "COCO-PanopticSegmentation/panoptic_fpn_R_50_1x.yaml"
+    overrides = ["MODEL.ROI_MASK_HEAD.NAME", "made_head", "MODEL.ROI_MASK_HEAD.NORM", "SyncBN"]
+    with pytest.raises(ValueError, match="MODEL.ROI_MASK_HEAD.NORM SyncBN cannot train made_head"):
+        check_norms(load_cfg(str(file), overrides))
+
+
 def small_model(*overrides):
     file = CONFIGS / "COCO-PanopticSegmentation/rfpn_R_50_1x.yaml"
     cfg = load_cfg(str(file), [*SMALL, *SMALL_BACKBONE, *overrides])
