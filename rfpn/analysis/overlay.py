@@ -17,7 +17,7 @@ from rfpn.data.architectures import is_pathfinder
 from rfpn.data.build import evaluation_batch
 from rfpn.data.images import to_tensor
 from rfpn.data.pathfinder.mapper import resize
-from rfpn.evaluation.panoptic import visible_segments, without_things
+from rfpn.evaluation.panoptic import scored_segments
 
 # images that a Pathfinder model takes at a time, at most
 _BATCH = 32
@@ -106,11 +106,7 @@ class SegmentationOverlay(Overlay):
     def draw(self, image: np.ndarray, output: dict, scale: float = 1.0) -> np.ndarray:
         """See :meth:`Overlay.draw`."""
         if "panoptic_seg" in output:
-            segments, records = output["panoptic_seg"]
-            records = visible_segments(segments, records, "prediction")
-            if not self.metadata.get("thing_classes"):
-                # as scored: there is no name for what the box head still finds
-                segments, records = without_things(segments, records)
+            segments, records = scored_segments(*output["panoptic_seg"], self.metadata, "prediction")
             return draw_panoptic(image, segments.cpu().numpy(), records, self.metadata, scale)
         if "instances" in output:
             return draw_instances(image, output["instances"].to("cpu"), self.metadata, scale)

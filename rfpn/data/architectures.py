@@ -125,4 +125,6 @@ def _lineage(architecture: str) -> list[str]:
     """Names of an architecture and of the classes that it is derived from, nearest first."""
     if architecture not in META_ARCH_REGISTRY:
         return [architecture]
-    return [architecture, *(base.__name__ for base in META_ARCH_REGISTRY.get(architecture).__mro__)]
+    # a function that makes models may be registered too
+    bases = getattr(META_ARCH_REGISTRY.get(architecture), "__mro__", ())
+    return [architecture, *(base.__name__ for base in bases)]

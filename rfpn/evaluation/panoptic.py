@@ -9,7 +9,7 @@ from collections import OrderedDict
 from functools import partial
 
 import torch
-from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.data import DatasetCatalog, Metadata, MetadataCatalog
 from detectron2.evaluation import COCOPanopticEvaluator
 from detectron2.modeling.meta_arch.panoptic_fpn import combine_semantic_and_instance_outputs
 from detectron2.structures import Instances
@@ -81,9 +81,7 @@ class PanopticEvaluator(COCOPanopticEvaluator):
             panoptic_seg, segments_info = required_output(output, "panoptic_seg", record)
             _check_size(panoptic_seg, record)
             if segments_info is not None:
-                segments_info = visible_segments(panoptic_seg, segments_info, record["file_name"])
-                if not self._metadata.thing_classes:
-                    panoptic_seg, segments_info = without_things(panoptic_seg, segments_info)
+                panoptic_seg, segments_info = scored_segments(panoptic_seg, segments_info, self._metadata, record["file_name"])
                 self._check_categories(segments_info, record["file_name"])
             # panopticapi divides by 256, which a map of 8 bits cannot hold
             cleaned.append({"panoptic_seg": (panoptic_seg.int(), segments_info)})
@@ -202,8 +200,14 @@ def _plain(segment: dict) -> dict:
     return {name: kinds[name](value) if name in kinds and value is not None else value for name, value in segment.items()}
 
 
-def without_things(panoptic_seg: torch.Tensor, segments_info: list) -> tuple:
-    """Instances become void: a set without things has no category for what a model's box head still finds."""
+def scored_segments(panoptic_seg: torch.Tensor, segments_info: list, metadata: Metadata, name: str) -> tuple:
+    """A map (H, W) and its :func:`visible_segments`, as a set of this ``metadata`` scores and draws them.
+
+    Where it has no things, instances become void: there is no category for what a model's box head still finds.
+    """
+    segments_info = visible_segments(panoptic_seg, segments_info, name)
+    if metadata.get("thing_classes"):
+        return panoptic_seg, segments_info
     things = [s["id"] for s in segments_info if s.get("isthing")]
     found = torch.isin(panoptic_seg, torch.tensor(things, dtype=panoptic_seg.dtype, device=panoptic_seg.device))
     return panoptic_seg.masked_fill(found, 0), [s for s in segments_info if not s.get("isthing")]

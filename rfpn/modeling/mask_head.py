@@ -21,6 +21,9 @@ class HGRUMaskHead(BaseMaskRCNNHead):
     RoI used) on the instances.
     """
 
+    # where NORM is SyncBN, naiveSyncBN_N is taken, as check_norms asks
+    replaces_sync_bn = True
+
     @configurable
     def __init__(
         self,

@@ -23,11 +23,8 @@ def check_norms(cfg: CfgNode) -> None:
         ValueError: naming the key, and norms that work.
     """
     mask, box = cfg.MODEL.ROI_MASK_HEAD, cfg.MODEL.ROI_BOX_HEAD
-    # HGRUMaskHead, and what is derived from it, puts naiveSyncBN_N in the place of SyncBN
     maker = ROI_MASK_HEAD_REGISTRY.get(mask.NAME) if mask.NAME in ROI_MASK_HEAD_REGISTRY else None
-    # a function may be registered too
-    bases = getattr(maker, "__mro__", ())
-    replaced = mask.NORM == "SyncBN" and "HGRUMaskHead" in [base.__name__ for base in bases]
+    replaced = mask.NORM == "SyncBN" and getattr(maker, "replaces_sync_bn", False)
     for key, head, convolutional in (
         ("ROI_MASK_HEAD", mask, cfg.MODEL.MASK_ON and not replaced),
         ("ROI_BOX_HEAD", box, box.NUM_CONV > 0),

@@ -41,6 +41,11 @@ def test_derived_classes_are_scored_as_their_ancestors(sets, derived):
     assert descends("DerivedPanopticFPN", "PanopticFPN") and not descends("GeneralizedRCNN", "PanopticFPN")
 
 
+def test_a_function_that_makes_models_descends_from_nothing(monkeypatch):
+    monkeypatch.setitem(META_ARCH_REGISTRY._obj_map, "made_model", lambda cfg: None)
+    assert descends("made_model", "made_model") and not descends("made_model", "PanopticFPN")
+
+
 def test_derived_classes_need_what_their_ancestors_need(sets, derived):
     cfg = config("boxes", "boxes")
     cfg.MODEL.META_ARCHITECTURE = derived(PanopticFPN)
