@@ -70,18 +70,19 @@ def neumann_series(
     # an infinite term must not meet an infinite limit
     limit = (growth_limit * scale).clamp(max=torch.finfo(scale.dtype).max)
     summing = torch.ones_like(scale, dtype=torch.bool)
-    truncated = torch.zeros_like(summing)
+    settled = torch.zeros_like(summing)
     length = torch.zeros_like(summing, dtype=torch.int64)
     for _ in range(terms):
         total, term, norm = add(total, transpose(term.to(cotangent.dtype)).to(dtype), limit)
-        bounded = norm <= limit
-        truncated |= summing & ~bounded
-        summing = summing & bounded
+        # what ended before stays ended: no norm is below its limit of -1
+        summing = norm <= limit
         length += summing
         if tolerance > 0:
-            summing = summing & (norm > tolerance * scale)
+            small = norm <= tolerance * scale
+            settled |= summing & small
+            summing &= ~small
             if not summing.any():
                 break
-        # no norm is below 0: nothing more for these samples, though others may act on them
+        # nothing more for the others, though they may act on these
         limit = torch.where(summing, limit, -1.0)
-    return NeumannSum(total, length, truncated)
+    return NeumannSum(total, length, ~(summing | settled))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rfpn.layers.fast import hgru_adjoint_stages, spectral
+from rfpn.layers.fast import spectral
 from rfpn.layers.fast.hgru_stages import Moments
 
 
@@ -52,11 +52,11 @@ def step_gradient(
     update = stages.update_gradient(
         step.z2, tangent.z2, step.m2, tangent.m2, step.s, tangent.s, h, direction, cotangent, vector, w
     )
-    k2, scale2, shift2 = hgru_adjoint_stages.norm_coefficients(update.sums, step.m2, tangent.m2, w.scale2, count)
+    k2, scale2, shift2 = stages.norm_coefficients(update.sums, step.m2, tangent.m2, w.scale2, count)
     stages.norm_gradient(update.c, update.tc, step.z2, tangent.z2, step.m2, k2, canvas)
     y2, ty2, excitation = _through_convolution(canvas, bound.spectra[1], (step.inner, tangent.inner), lags)
     inhibit = stages.inhibit_gradient(step.z1, tangent.z1, step.m1, tangent.m1, x, h, direction, y2, ty2, update, w)
-    k1, scale1, shift1 = hgru_adjoint_stages.norm_coefficients(inhibit.sums, step.m1, tangent.m1, w.scale1, count)
+    k1, scale1, shift1 = stages.norm_coefficients(inhibit.sums, step.m1, tangent.m1, w.scale1, count)
     stages.norm_gradient(inhibit.c, inhibit.tc, step.z1, tangent.z1, step.m1, k1, canvas)
     y1, ty1, inhibition = _through_convolution(canvas, bound.spectra[0], (step.gated, tangent.gated), lags)
     da, dta, dh, bias1 = stages.gate_gradient(h, direction, y1, ty1, inhibit.h, w)

@@ -32,20 +32,6 @@ def gate_tangent_kernel(
 
 
 @triton.jit
-def tangent_moments_kernel(
-    z, tz, mean, rstd, partial, samples, slots, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr
-):
-    """Σ ż and Σ n⊙ż, n the normalised z, over a program's pixels, into partial (2, C, slots)."""
-    slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
-    z1, z2 = load_words(z, place, mask)
-    t1, t2 = load_words(tz, place, mask)
-    t2 = tl.where(other, t2, 0.0)
-    m, r = channel(mean, CHANNELS, G[4]), channel(rstd, CHANNELS, G[4])
-    store_sums(partial, 0, slot, slots, t1 + t2, CHANNELS, G[4])
-    store_sums(partial, 1, slot, slots, r * ((z1 - m) * t1 + (z2 - m) * t2), CHANNELS, G[4])
-
-
-@triton.jit
 def inhibit_tangent_kernel(
     z1, tz1, mean, rstd, tmean, tslope, x, h, direction, canvas, scale, shift, alpha, mu, samples,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
@@ -154,31 +140,6 @@ def _store_all(partial, slot, slots, first, second, COUNT: tl.constexpr, CHANNEL
     c = tl.arange(0, CHANNELS)
     for i in tl.static_range(COUNT):
         tl.store(partial + (i * C + c) * slots + slot, first[i] + second[i], mask=c < C)
-
-
-@triton.jit
-def norm_gradient_kernel(
-    dc, dtc, z, tz, mean, rstd, a, b, canvas, tcanvas, samples,
-    TANGENT: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, G: tl.constexpr,
-):
-    """dz and, with TANGENT, dtz into canvases; a (5, C) and b (3, C) are NormCoefficients."""
-    slot, flat, place, mask, other = place_pair(samples, CHANNELS, BLOCK, G)
-    z1, z2 = load_words(z, place, mask)
-    m, r = channel(mean, CHANNELS, G[4]), channel(rstd, CHANNELS, G[4])
-    a0, a1, a3 = channel(a, CHANNELS, G[4]), channel(a + G[4], CHANNELS, G[4]), channel(a + 3 * G[4], CHANNELS, G[4])
-    n1, n2 = (z1 - m) * r, (z2 - m) * r
-    step = G[4] * G[0]
-    value1 = a0 + a1 * tl.load(dc + flat, mask=mask, other=0.0) + a3 * n1
-    value2 = a0 + a1 * tl.load(dc + flat + step, mask=other, other=0.0) + a3 * n2
-    if TANGENT:
-        t1, t2 = load_words(tz, place, mask)
-        d1, d2 = tl.load(dtc + flat, mask=mask, other=0.0), tl.load(dtc + flat + step, mask=other, other=0.0)
-        a2, a4 = channel(a + 2 * G[4], CHANNELS, G[4]), channel(a + 4 * G[4], CHANNELS, G[4])
-        value1 += a2 * d1 + a4 * t1
-        value2 += a2 * d2 + a4 * t2
-        b0, b1, b2 = channel(b, CHANNELS, G[4]), channel(b + G[4], CHANNELS, G[4]), channel(b + 2 * G[4], CHANNELS, G[4])
-        store_words(tcanvas, place, mask, other, b0 + b1 * d1 + b2 * n1, b0 + b1 * d2 + b2 * n2)
-    store_words(canvas, place, mask, other, value1, value2)
 
 
 @triton.jit

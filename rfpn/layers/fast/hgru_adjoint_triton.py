@@ -5,6 +5,7 @@ import triton
 from torch import Tensor
 
 from rfpn.layers.fast import hgru_adjoint_kernels as kernels
+from rfpn.layers.fast import hgru_norm_kernels as norm_kernels
 from rfpn.layers.fast.canvas_triton import (
     REDUCTION_BLOCK,
     join_sums,
@@ -30,7 +31,8 @@ def tangent_moments(z: Tensor, tz: Tensor, m: Moments, like: Tensor) -> TangentM
     slots = slots_of(like, REDUCTION_BLOCK)
     partial = like.new_empty((2, like.shape[1], slots))
     launch(
-        kernels.tangent_moments_kernel, like, z, words(z), words(tz), *m, partial, len(like), slots, block=REDUCTION_BLOCK
+        norm_kernels.tangent_moments_kernel, like, z, words(z), words(tz), *m, partial, len(like), slots,
+        block=REDUCTION_BLOCK,
     )
     return TangentMoments(*join_sums(partial) / (like.numel() // like.shape[1]))
 
@@ -53,14 +55,27 @@ def inhibit_tangent(
     )
 
 
+def norm_coefficients(
+    sums: Tensor, m: Moments, t: TangentMoments | None, scale: Tensor, count: int
+) -> tuple[NormCoefficients, Tensor, Tensor]:
+    """A batch norm's adjoint as factors. See :func:`rfpn.layers.fast.hgru_adjoint_stages.norm_coefficients`."""
+    c, tangent = len(scale), t is not None
+    out = sums.new_empty((9, c))
+    with torch.cuda.device_of(sums):
+        norm_kernels.norm_coefficients_kernel[(1,)](
+            sums, m.rstd, *(t if tangent else m), scale, out, count, TANGENT=tangent, CHANNELS=triton.next_power_of_2(c), C=c
+        )
+    return NormCoefficients(out[:5], out[5:8]), out[8] if tangent else sums[1], sums[0]
+
+
 def norm_gradient(
     dc: Tensor, dtc: Tensor | None, z: Tensor, tz: Tensor | None, m: Moments, k: NormCoefficients, canvas: Tensor
 ) -> None:
     """dz and dtz into ``canvas``. See :func:`rfpn.layers.fast.hgru_adjoint_stages.norm_gradient`."""
     entries, tangent = (len(dc) + 1) // 2, dtc is not None
     launch(
-        kernels.norm_gradient_kernel, dc, canvas, dc, dtc if tangent else dc, words(z), words(tz if tangent else z), *m, *k,
-        words(canvas[:entries]), words(canvas[-entries:]), len(dc), TANGENT=tangent,
+        norm_kernels.norm_gradient_kernel, dc, canvas, dc, dtc if tangent else dc, words(z), words(tz if tangent else z),
+        *m, *k, words(canvas[:entries]), words(canvas[-entries:]), len(dc), TANGENT=tangent,
     )
 
 
