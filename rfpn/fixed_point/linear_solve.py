@@ -18,7 +18,7 @@ class LinearSolution(NamedTuple):
     total: (R, ...) u, float32 or wider.
     length: (R,) int64, vector-Jacobian products that went into u, at most K.
     truncated: (R,) bool, the next iterate was too large or not finite and the search was cut there.
-    residual: (R,) ‖g − (I − Jᵀ) u‖ / ‖g‖, as the small system gives it; 1 where no step was made.
+    residual: (R,) ‖g − (I − Jᵀ) u‖ / ‖g‖, as the small system gives it; 1 where no step was made, 0 where g = 0.
     """
 
     total: Tensor
@@ -72,7 +72,7 @@ def _gmres(
     basis[:, 0] = g / norm.clamp(min=torch.finfo(dtype).tiny)[:, None]
     hessenberg = g.new_zeros((len(g), terms + 1, terms))
     weights = g.new_zeros((len(g), terms))
-    residual = torch.ones_like(norm)
+    residual = (norm != 0).to(dtype)
     length = torch.zeros_like(norm, dtype=torch.int64)
     solving = norm != 0
     truncated = torch.zeros_like(solving)

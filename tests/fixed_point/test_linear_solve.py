@@ -151,3 +151,10 @@ def test_states_of_one_number_a_sample(count, terms, joint):
     solution = linear_solve(lambda v: 0.5 * v, g, terms, joint=joint)
     torch.testing.assert_close(solution.total, 2 * g if terms else g)
     assert solution.length.shape == solution.residual.shape == (count,)
+
+
+def test_a_sample_without_cotangent_is_solved():
+    """Its u is 0, which leaves nothing: a residual of 1 would count in the mean of all samples."""
+    solution = linear_solve(lambda v: 0.5 * v, torch.tensor([[0.0, 0.0], [1.0, 2.0]]), 3)
+    assert not solution.total[0].any() and solution.length.tolist() == [0, 1]
+    torch.testing.assert_close(solution.residual, torch.zeros(2))
