@@ -29,6 +29,15 @@ def computed_at_once(x: Tensor) -> bool:
     return forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active()
 
 
+def leaf_of(state: Tensor) -> Tensor:
+    """A leaf with a state's values, which requires grad. RuntimeError under torch.func and vmap, which admit none."""
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        raise RuntimeError(
+            "torch.func and vmap serve neither gradient 'rbp' nor a penalty: use gradient 'bptt' without it, or torch.no_grad()"
+        )
+    return state.detach().requires_grad_()
+
+
 def version(tensor: Tensor) -> int | None:
     """How often a tensor was changed in place; None where nobody counts: in inference mode, and under a compiler."""
     return None if torch.compiler.is_compiling() or tensor.is_inference() else tensor._version

@@ -21,7 +21,7 @@ from rfpn.fixed_point import (
 )
 from rfpn.layers.checks import check_drive, check_next_state
 from rfpn.layers.fast import bind, graphs
-from rfpn.layers.modes import autocast_dtype, changed, is_transformed, version
+from rfpn.layers.modes import autocast_dtype, changed, is_transformed, leaf_of, version
 from rfpn.layers.no_graph import no_graph
 from rfpn.layers.options import RULES, SECANT, check_options
 from rfpn.layers.plain import PlainForm
@@ -235,7 +235,7 @@ class RecurrentLayer(nn.Module):
         # the Jacobian is taken at a leaf; without rbp, a start that needs a gradient itself keeps its graph instead.
         # No leaf where none is needed: torch.func admits none
         leaf = implicit or (penalised and not state.requires_grad)
-        previous = state.detach().requires_grad_() if leaf else state.view_as(state)
+        previous = leaf_of(state) if leaf else state.view_as(state)
         for _ in range(steps - 1):
             previous = form.step(x, previous)
             self._show(previous, each)

@@ -31,6 +31,19 @@ def test_torch_func(training):
         torch.func.grad(lambda drive: implicit(drive).hidden.sum())(x)
 
 
+@pytest.mark.parametrize("options", [{}, {"gradient": "bptt", "lipschitz": True}])
+def test_what_transforms_do_not_serve_is_told_with_what_helps(options):
+    """PyTorch's own words advise the very functions that were called."""
+    layers, x = [RecurrentLayer(TanhCell(), 5, **options) for _ in range(2)], random((3, 6))
+    weights, buffers = torch.func.stack_module_state(layers)
+    ensemble = torch.vmap(lambda *state: torch.func.functional_call(layers[0], state, (x,)).hidden)
+    for run in (lambda: ensemble(weights, buffers), lambda: torch.func.jacrev(lambda drive: layers[0](drive).hidden)(x)):
+        with pytest.raises(RuntimeError, match="gradient 'bptt' without it, or torch.no_grad()"):
+            run()
+    with torch.no_grad():
+        torch.testing.assert_close(ensemble(weights, buffers)[1], layers[1](x).hidden)
+
+
 @pytest.mark.parametrize("gradient", ["rbp", "tbptt"])
 def test_forward_mode_takes_all_steps(gradient):
     x, v = random((3, 6)), random((3, 6), 1)
