@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from rfpn.data.files import differences, locked, read_json, whole_file, write_json
 from rfpn.data.pathfinder.generator import generate_sample
-from rfpn.data.pathfinder.settings import SPLITS, PathfinderSettings
+from rfpn.data.pathfinder.settings import SPLITS, PathfinderSettings, whole_number
 from rfpn.data.workers import refuse_unguarded, worker_pool
 
 SAMPLES_PER_FOLDER = 1000
@@ -51,13 +51,13 @@ def write_split(
     Raises:
         FileExistsError: the folder holds a split with other parameters, or files of unknown origin.
         GenerationError: the contours do not fit.
-        ValueError: an argument is not valid.
+        TypeError, ValueError: an argument is not valid.
         OSError: a file cannot be written.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-    if num < 1 or workers < 1 or seed < 0:
-        raise ValueError(f"num and workers must be 1 or more and seed 0 or more, got {num}, {workers} and {seed}")
+    # JSON holds none of NumPy's numbers
+    num, seed, workers = whole_number("num", num, 1), whole_number("seed", seed, 0), whole_number("workers", workers, 1)
     if num > MOST_SAMPLES:
         raise ValueError(f"num must be at most {MOST_SAMPLES}, got {num}")
     folder = split_folder(output, settings.length, split)

@@ -4,7 +4,7 @@ import numpy as np
 
 from rfpn.data.pathfinder.contours import Scene, draw_scene
 from rfpn.data.pathfinder.render import draw_picture, target_share
-from rfpn.data.pathfinder.settings import SHARE_TOLERANCE, SPLITS, GenerationError, PathfinderSettings
+from rfpn.data.pathfinder.settings import SHARE_TOLERANCE, SPLITS, GenerationError, PathfinderSettings, whole_number
 
 DRAWS_PER_SAMPLE = 20  # a rare one misses the published share of target pixels and is drawn again
 
@@ -54,7 +54,5 @@ def sample_rng(length: int, seed: int, index: int, split: str) -> np.random.Gene
     """The random numbers of one sample: a stream of its own for each (seed, length, split, index)."""
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-    if seed < 0 or index < 0:
-        raise ValueError(f"seed and index must be 0 or more, got {seed} and {index}")
-    key = (length, SPLITS.index(split), index)
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=key)))
+    key = (length, SPLITS.index(split), whole_number("index", index, 0))
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(whole_number("seed", seed, 0), spawn_key=key)))

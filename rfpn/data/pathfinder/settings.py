@@ -40,12 +40,12 @@ class PathfinderSettings:
     def __post_init__(self):
         # None stands for a rule, so the values that it gives are filled in once and recorded as used.
         if self.distractors is None:
-            object.__setattr__(self, "distractors", 90 // _integer("length", self.length, 3))
+            object.__setattr__(self, "distractors", 90 // whole_number("length", self.length, 3))
         if self.distractor_length is None:
-            object.__setattr__(self, "distractor_length", _integer("length", self.length, 3) // 3)
+            object.__setattr__(self, "distractor_length", whole_number("length", self.length, 3) // 3)
         least = {"length": 3, "window": 32, "padding": 0, "distractors": 0, "distractor_length": 1}
         for name, bound in least.items():
-            object.__setattr__(self, name, _integer(name, getattr(self, name), bound))
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), bound))
         for field in fields(self):
             if field.type is not float:
                 continue
@@ -114,7 +114,8 @@ class PathfinderSettings:
         return ", ".join(f"{name}={value}" for name, value in asdict(self).items())
 
 
-def _integer(name: str, value, least: int) -> int:
+def whole_number(name: str, value, least: int) -> int:
+    """``value``, of any type of number, as int. TypeError for a fraction or no number, ValueError below ``least``; by name."""
     # neither NaN nor inf is its own floor
     if isinstance(value, bool) or not isinstance(value, Real) or value != value // 1:
         raise TypeError(f"{name} must be an integer, got {value!r}")

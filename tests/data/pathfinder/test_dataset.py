@@ -264,6 +264,11 @@ def test_parameters_that_never_gave_a_sample_do_not_block_the_folder(tmp_path, m
     assert write(tmp_path, num=2) == 2
 
 
+def test_counts_and_seeds_may_be_numbers_of_numpy(tmp_path):
+    assert write(tmp_path, num=np.int64(2), seed=np.int64(1), workers=np.int64(1)) == 2
+    assert write(tmp_path, num=4 / 2, seed=1) == 0
+
+
 @pytest.mark.parametrize("option", [{"num": 0}, {"num": 10**12}, {"workers": 0}, {"seed": -1}, {"split": "val"}])
 def test_wrong_arguments_are_refused(tmp_path, option):
     with pytest.raises(ValueError):

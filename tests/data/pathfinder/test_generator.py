@@ -20,8 +20,9 @@ def test_same_arguments_give_the_same_sample_in_any_order():
         np.testing.assert_array_equal(info["dashes"], info2["dashes"])
 
 
-def test_a_length_of_another_type_of_number_gives_the_same_sample():
-    np.testing.assert_array_equal(generate_sample(18 / 3, 3, 0)[0], generate_sample(6, 3, 0)[0])
+@pytest.mark.parametrize("numbers", [(18 / 3, 3, 0), (6, 9 / 3, 0), (6, 3, 0.0), np.int64([6, 3, 0])])
+def test_numbers_of_another_type_give_the_same_sample(numbers):
+    np.testing.assert_array_equal(generate_sample(*numbers)[0], generate_sample(6, 3, 0)[0])
 
 
 def test_a_seed_gives_the_samples_that_it_always_gave():
@@ -75,8 +76,10 @@ def test_samples_at_the_edge_of_the_settings_pass_their_checks(options):
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="split must be one of train, test"):
         generate_sample(6, 0, 0, "val")
-    with pytest.raises(ValueError, match="seed and index"):
+    with pytest.raises(ValueError, match="index must be 0 or more, got -1"):
         generate_sample(6, 0, -1)
+    with pytest.raises(TypeError, match="index must be an integer, got 0.5"):
+        generate_sample(6, 0, 0.5)
     with pytest.raises(TypeError):
         generate_sample(6, 0, 0, windows=128)
 
