@@ -106,6 +106,10 @@ def test_records_without_a_json_are_those_of_now(tmp_path):
     (tmp_path / "instances_records_coco_format.json").write_text(json.dumps(former))
     (tmp_path / "instances_records_coco_format.json.lock").touch()
     assert perfect_scores("instances_records", tmp_path)["bbox"]["AP"] == pytest.approx(100)
+    # nor is another run of this process bound to what the first has converted
+    record["image_id"] = 2
+    assert MetadataCatalog.get("instances_records").get("json_file") is None
+    assert perfect_scores("instances_records", tmp_path / "again")["bbox"]["AP"] == pytest.approx(100)
 
 
 def test_areas_that_a_json_lacks_are_those_of_masks(tmp_path):
