@@ -47,7 +47,7 @@ def check_pictures(records: list) -> None:
     for number, record in enumerate(records):
         for key in ("file_name", "pan_seg_file_name", "sem_seg_file_name"):
             path = record.get(key)
-            if path is None or "://" in path:
+            if path is None or "://" in str(path):
                 continue
             folder, file = os.path.split(path)
             if folder not in listings:
@@ -66,7 +66,7 @@ def check_picture_sizes(records: list) -> None:
     """
     for record in records:
         path, wanted = record["file_name"], (record.get("width"), record.get("height"))
-        if None in wanted or "://" in path:
+        if None in wanted or "://" in str(path):
             continue
         size = upright_size(path)
         if size != wanted:
@@ -209,6 +209,8 @@ def check_mask_format(records: list, mask_format: str) -> None:
         raise ValueError(f"INPUT.MASK_FORMAT must be 'bitmask' or 'polygon', got {mask_format!r}")
     for record in records:
         masks = [annotation.get("segmentation") for annotation in trained_on(record)]
+        if any(isinstance(mask, np.ndarray) for mask in masks):
+            raise ValueError(f"an instance of {record['file_name']} has an array for a mask; pycocotools.mask.encode makes RLE")
         if not all(masks):
             raise ValueError(f"an instance of {record['file_name']} has no mask; give it one, or set MODEL.MASK_ON False")
         for mask in masks:

@@ -7,6 +7,7 @@ import pytest
 from detectron2.data import DatasetCatalog
 from detectron2.data.datasets import register_coco_instances
 from detectron2.data.datasets.coco_panoptic import register_coco_panoptic, register_coco_panoptic_separated
+from PIL import Image
 
 from rfpn.data.annotations import read_instances_json
 from rfpn.data.panoptic import register_panoptic_folder
@@ -102,6 +103,13 @@ def test_A6_files_of_any_loader_are_looked_for(tmp_path):
         load_records("tiny")
 
 
+def test_paths_may_be_pathlibs(tmp_path):
+    Image.new("RGB", (4, 3)).save(tmp_path / "a.png")
+    record = {"file_name": tmp_path / "a.png", "width": 4, "height": 3}
+    check_pictures([record])
+    check_picture_sizes([record])
+
+
 def test_A6_missing_picture_under_detectron2s_loader_is_named(tmp_path):
     root = write_set(tmp_path / "set", mixed_layouts(), extension="jpg")
     name = register_theirs(root)
@@ -167,6 +175,11 @@ def test_polygons_of_other_loaders_may_be_arrays(polygon, passes):
     records = [{"image_id": 1, "file_name": "a.png", "height": 9, "width": 9, "annotations": [{"segmentation": [polygon]}]}]
     with nullcontext() if passes else pytest.raises(ValueError, match="no list of coordinates in pixels"):
         check_masks(records)
+
+
+def test_an_array_for_a_mask_is_named():
+    with pytest.raises(ValueError, match="an instance of a.png has an array for a mask"):
+        check_mask_format([{"file_name": "a.png", "annotations": [{"segmentation": np.ones((9, 9))}]}], "bitmask")
 
 
 @pytest.mark.parametrize(
