@@ -39,6 +39,7 @@ from rfpn.data.records import (
     load_records,
     training_records,
 )
+from rfpn.data.scored_records import check_convertible
 
 
 def check_datasets(cfg: CfgNode, own_evaluator: bool = False) -> None:
@@ -151,7 +152,12 @@ def _evaluated_records(cfg: CfgNode, name: str) -> list:
     if kind in ("coco", "sem_seg"):
         check_class_counts(name, cfg)
     if "instances" in scored:
+        things, key = predicted_things(cfg)
+        if things:
+            check_classes(records, things, key)
         check_scored_instances(name, records, masks=cfg.MODEL.MASK_ON)
+        if MetadataCatalog.get(name).get("json_file") is None:
+            check_convertible(records, masks=cfg.MODEL.MASK_ON and "masks" in scored)
     if kind == "coco_panoptic_seg":
         content = check_categories(name)
         if "panoptic_seg" in scored:

@@ -179,11 +179,17 @@ def check_boxes(records: list) -> None:
     """
     for record in records:
         for annotation in trained_on(record):
-            # Detectron2's mappers train on what is around a rotated box
-            size = 5 if annotation.get("bbox_mode") == BoxMode.XYWHA_ABS else 4
-            if not _are_finite(box := annotation.get("bbox"), size):
-                wanted = f"'bbox' of {'four' if size == 4 else 'five'} finite numbers"
-                raise ValueError(f"an instance of {record['file_name']} has no {wanted}, but {box!r:.80}")
+            if fault := box_fault(annotation):
+                raise ValueError(f"an instance of {record['file_name']} has {fault}")
+
+
+def box_fault(annotation: dict) -> str:
+    """What an annotation has in the place of a box; empty if it has one."""
+    # Detectron2's mappers train on what is around a rotated box
+    size = 5 if annotation.get("bbox_mode") == BoxMode.XYWHA_ABS else 4
+    box = annotation.get("bbox")
+    wanted = f"'bbox' of {'four' if size == 4 else 'five'} finite numbers"
+    return "" if _are_finite(box, size) else f"no {wanted}, but {box!r:.80}"
 
 
 def _are_finite(value, size: int) -> bool:
