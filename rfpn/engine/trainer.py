@@ -26,7 +26,7 @@ from rfpn.engine.rules import check_scaling, check_values, verify_expected_resul
 from rfpn.engine.step import TrainStep
 from rfpn.evaluation import build_evaluator
 from rfpn.layers import RecurrentLayer
-from rfpn.modeling.build import model_errors
+from rfpn.modeling.build import checked, model_errors
 from rfpn.modeling.norms import check_device, check_norms, widen_statistics
 
 _ANEW = "start anew with MODEL.WEIGHTS set to it, without --resume"
@@ -264,7 +264,7 @@ class Trainer(DefaultTrainer):
     def build_model(cls, cfg):
         """The model. Raises ValueError with the place where Detectron2 stumbles over keys that it does not check."""
         with model_errors():
-            return super().build_model(cfg)
+            return checked(super().build_model(cfg), cfg)
 
     @classmethod
     def build_optimizer(cls, cfg, model):

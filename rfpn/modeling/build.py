@@ -7,13 +7,31 @@ from typing import Iterator
 
 from detectron2 import modeling
 from detectron2.config import CfgNode
+from detectron2.modeling.meta_arch.semantic_seg import SemSegFPNHead
 from torch import nn
 
 
 def build_model(cfg: CfgNode) -> nn.Module:
     """Detectron2's ``build_model``, in evaluation mode. Raises as :func:`model_errors` does."""
     with model_errors():
-        return modeling.build_model(cfg).eval()
+        return checked(modeling.build_model(cfg), cfg).eval()
+
+
+def checked(model: nn.Module, cfg: CfgNode) -> nn.Module:
+    """The model. Raises ValueError where Detectron2's semantic head would leave out features, or could not add them up."""
+    if not isinstance(getattr(model, "sem_seg_head", None), SemSegFPNHead):
+        return model
+    node, shapes = cfg.MODEL.SEM_SEG_HEAD, model.backbone.output_shape()
+    if unknown := [name for name in node.IN_FEATURES if name not in shapes]:
+        raise ValueError(f"MODEL.SEM_SEG_HEAD.IN_FEATURES has {', '.join(unknown)}, but the backbone gives {', '.join(shapes)}")
+    # it scales up alone
+    finest = min(node.IN_FEATURES, key=lambda name: shapes[name].stride)
+    if node.COMMON_STRIDE > shapes[finest].stride:
+        raise ValueError(
+            f"MODEL.SEM_SEG_HEAD.COMMON_STRIDE {node.COMMON_STRIDE} must be at most {shapes[finest].stride}, the stride of "
+            f"{finest} in MODEL.SEM_SEG_HEAD.IN_FEATURES"
+        )
+    return model
 
 
 @contextmanager
