@@ -11,6 +11,8 @@ from rfpn.layers.checks import check_setting
 from rfpn.modeling.norms import named_norm
 from rfpn.modeling.recurrent import check_penalised, kernel_size, recurrent_options
 
+_POOLERS = ("ROIAlignV2", "ROIAlign", "ROIPool")
+
 
 @ROI_MASK_HEAD_REGISTRY.register()
 class HGRUMaskHead(BaseMaskRCNNHead):
@@ -73,6 +75,8 @@ class HGRUMaskHead(BaseMaskRCNNHead):
     def from_config(cls, cfg, input_shape: ShapeSpec) -> dict:
         """Arguments from a config. Raises ValueError naming the key that cannot work."""
         node, head = cfg.MODEL.RECURRENT, cfg.MODEL.ROI_MASK_HEAD
+        # heads of other projects pool by themselves (""), and rotated boxes have no masks
+        check_setting("MODEL.ROI_MASK_HEAD.POOLER_TYPE with the hGRU mask head", head.POOLER_TYPE, _POOLERS)
         channels = input_shape.channels
         # other models have a choice here
         for key, only in (("CELL", "hgru"), ("FORM", "released")):

@@ -221,6 +221,8 @@ def test_copies_of_the_released_cell_must_agree(reference):
         (["MODEL.RECURRENT.CELL", "conv_lstm"], "MODEL.RECURRENT.CELL"),
         (["MODEL.RECURRENT.FORM", "printed"], "MODEL.RECURRENT.FORM"),
         (["MODEL.ROI_MASK_HEAD.CONV_DIM", "0"], "MODEL.ROI_MASK_HEAD.CONV_DIM"),
+        (["MODEL.ROI_MASK_HEAD.POOLER_TYPE", "ROIAlignRotated"], "MODEL.ROI_MASK_HEAD.POOLER_TYPE"),
+        (["MODEL.ROI_MASK_HEAD.POOLER_TYPE", ""], "MODEL.ROI_MASK_HEAD.POOLER_TYPE"),
     ],
 )
 def test_a_value_that_cannot_work_is_named(override, key):
