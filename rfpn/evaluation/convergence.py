@@ -4,7 +4,7 @@ import torch
 from detectron2.evaluation import DatasetEvaluator
 from detectron2.utils import comm
 
-from rfpn.fixed_point import SETTLED
+from rfpn.fixed_point import unconverged
 
 
 class ConvergenceEvaluator(DatasetEvaluator):
@@ -19,7 +19,7 @@ class ConvergenceEvaluator(DatasetEvaluator):
         Args:
             tolerance: residual at which a state counts as settled; 0 for 0.01.
         """
-        self._tolerance = tolerance or SETTLED
+        self._tolerance = tolerance
         self.reset()
 
     def reset(self):
@@ -43,5 +43,5 @@ class ConvergenceEvaluator(DatasetEvaluator):
         residuals = torch.cat([torch.from_numpy(some) for some in gathered])
         if not len(residuals):
             return {}
-        unsettled = ~(residuals <= self._tolerance)
-        return {"convergence": {"residual": residuals.mean().item(), "unconverged_share": unsettled.float().mean().item()}}
+        share = unconverged(residuals, self._tolerance).float().mean().item()
+        return {"convergence": {"residual": residuals.mean().item(), "unconverged_share": share}}

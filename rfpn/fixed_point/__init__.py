@@ -3,13 +3,13 @@
 from rfpn.fixed_point.anderson import anderson
 from rfpn.fixed_point.implicit import implicit_gradient, replace_cotangent
 from rfpn.fixed_point.iteration import (
-    SETTLED,
     FixedPoint,
     iterate,
     iterate_until,
     relative_residual,
     sample_norm,
     stopping_tolerance,
+    unconverged,
 )
 from rfpn.fixed_point.linear_solve import LinearSolution, linear_solve
 from rfpn.fixed_point.lipschitz import (
@@ -22,7 +22,6 @@ from rfpn.fixed_point.lipschitz import (
 from rfpn.fixed_point.neumann import NeumannSum, neumann_series
 
 __all__ = [
-    "SETTLED",
     "FixedPoint",
     "LinearSolution",
     "NeumannSum",
@@ -41,4 +40,5 @@ __all__ = [
     "sample_norm",
     "secant_quotients",
     "stopping_tolerance",
+    "unconverged",
 ]

@@ -8,7 +8,7 @@ from torch import Tensor
 Update = Callable[[Tensor, Tensor], Tensor]
 """F: drive x (R, ...), state h (R, ...) -> next state (R, ...)."""
 
-# residual above which a sample counts as not converged where no tolerance is in force
+# residual up to which a sample counts as converged where no tolerance is in force
 SETTLED = 0.01
 
 
@@ -61,6 +61,11 @@ def relative_residual(new: Tensor, old: Tensor) -> Tensor:
     tiny = torch.finfo(norm.dtype).tiny
     # a state of 1e20 has an infinite norm in float32: over it, any difference would look settled
     return (difference / norm.clamp(min=tiny)).masked_fill(~norm.isfinite(), float("nan"))
+
+
+def unconverged(residual: Tensor, tolerance: float) -> Tensor:
+    """Which residuals (R,) are above the tolerance, or above 0.01 where it is 0, or NaN: (R,) bool."""
+    return ~(residual <= (tolerance or SETTLED))
 
 
 def iterate(update: Update, x: Tensor, h: Tensor, steps: int) -> Tensor:

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from rfpn.fixed_point import (
-    SETTLED,
     FixedPoint,
     LinearSolution,
     NeumannSum,
@@ -18,6 +17,7 @@ from rfpn.fixed_point import (
     relative_residual,
     secant_quotients,
     stopping_tolerance,
+    unconverged,
 )
 from rfpn.layers.checks import check_drive, check_next_state
 from rfpn.layers.fast import bind, graphs
@@ -283,9 +283,9 @@ class RecurrentLayer(nn.Module):
 
     def _output(self, state: Tensor, penalty: Tensor, steps: Tensor, residual: Tensor) -> RecurrentOutput:
         # shape[0], since torch.export would take len() for a constant
-        n, settled = max(residual.shape[0], 1), residual <= (self.tolerance() or SETTLED)
+        n, moving = max(residual.shape[0], 1), unconverged(residual, self.tolerance())
         # a copy of the penalty, with which callers may do anything in place
-        found = {"residual": residual.sum() / n, "unconverged_share": (~settled).sum() / n, "penalty": penalty.detach().clone()}
+        found = {"residual": residual.sum() / n, "unconverged_share": moving.sum() / n, "penalty": penalty.detach().clone()}
         # a new dict, set last: torch.utils.checkpoint's second run stops before this line and leaves the first run's
         self.diagnostics = {} if is_transformed(residual) else found
         return RecurrentOutput(self.hidden(state), penalty, steps, residual)

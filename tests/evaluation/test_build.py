@@ -130,7 +130,9 @@ def test_pathfinder(cfg):
 def test_states_are_judged_by_the_tolerance_of_their_layer(cfg, options, expected):
     for key, value in options.items():
         cfg.MODEL.RECURRENT[key] = value
-    assert build_evaluator(cfg, "pathfinder_14_test")._evaluators[1]._tolerance == expected
+    evaluator = build_evaluator(cfg, "pathfinder_14_test")._evaluators[1]
+    evaluator.process([], [{"residual": torch.tensor([expected * factor for factor in (0.5, 0.99, 1.01)])}])
+    assert evaluator.evaluate()["convergence"]["unconverged_share"] == pytest.approx(1 / 3)
 
 
 def test_predictions_of_several_sets_lie_apart(cfg, tmp_path, monkeypatch):
