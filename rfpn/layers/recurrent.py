@@ -17,11 +17,11 @@ from rfpn.fixed_point import (
     relative_residual,
     secant_quotients,
     stopping_tolerance,
-    unconverged,
 )
 from rfpn.layers.checks import check_drive, check_next_state
+from rfpn.layers.diagnostics import backward_diagnostics, forward_diagnostics
 from rfpn.layers.fast import bind, graphs
-from rfpn.layers.modes import autocast_dtype, changed, is_transformed, leaf_of, version
+from rfpn.layers.modes import autocast_dtype, changed, leaf_of, version
 from rfpn.layers.no_graph import no_graph
 from rfpn.layers.options import RULES, SECANT, check_options
 from rfpn.layers.plain import PlainForm
@@ -282,19 +282,9 @@ class RecurrentLayer(nn.Module):
         return stopping_tolerance(self.solver, self.solver_tolerance, 0.0 if self.training else self.test_tolerance)
 
     def _output(self, state: Tensor, penalty: Tensor, steps: Tensor, residual: Tensor) -> RecurrentOutput:
-        # shape[0], since torch.export would take len() for a constant
-        n, moving = max(residual.shape[0], 1), unconverged(residual, self.tolerance())
-        # a copy of the penalty, with which callers may do anything in place
-        found = {"residual": residual.sum() / n, "unconverged_share": moving.sum() / n, "penalty": penalty.detach().clone()}
         # a new dict, set last: torch.utils.checkpoint's second run stops before this line and leaves the first run's
-        self.diagnostics = {} if is_transformed(residual) else found
+        self.diagnostics = forward_diagnostics(residual, penalty, self.tolerance())
         return RecurrentOutput(self.hidden(state), penalty, steps, residual)
 
     def _report(self, solution: NeumannSum | LinearSolution) -> None:
-        if is_transformed(solution.total):
-            return
-        samples = max(len(solution.length), 1)
-        self.diagnostics["truncated_share"] = solution.truncated.sum() / samples
-        self.diagnostics[f"{self.adjoint}_length"] = solution.length.sum() / samples
-        if isinstance(solution, LinearSolution):
-            self.diagnostics["solve_residual"] = solution.residual.sum() / samples
+        self.diagnostics.update(backward_diagnostics(solution, self.adjoint))
