@@ -91,7 +91,7 @@ class RecurrentLayer(nn.Module):
     ):
         """
         Args:
-            steps: T ≥ 1 in training. test_steps: in evaluation; None for T.
+            steps: T ≥ 1 in training. test_steps: in evaluation; None for T, also where that is set later.
             extra_steps: T in training is drawn anew for each pass, up to ``steps + extra_steps``. Needs solver ``steps``.
             test_tolerance: evaluation stops each sample once its residual is at most this; 0 runs all steps. Where samples
                 influence each other, ``rbp`` records a step of all from where each stopped, which is off by less than that.
@@ -114,7 +114,7 @@ class RecurrentLayer(nn.Module):
         super().__init__()
         self.cell = cell
         self.steps, self.extra_steps = steps, extra_steps
-        self.test_steps = steps if test_steps is None else test_steps
+        self.test_steps = test_steps
         self.solver, self.solver_tolerance, self.test_tolerance = solver, solver_tolerance, test_tolerance
         self.gradient, self.window, self.adjoint = gradient, window, adjoint
         self.neumann_terms, self.neumann_tolerance, self.growth_limit = neumann_terms, neumann_tolerance, growth_limit
@@ -124,6 +124,15 @@ class RecurrentLayer(nn.Module):
         check_options({name: getattr(self, name) for name in RULES})
         if not isinstance(cell, nn.Module):
             raise TypeError(f"RecurrentLayer cell must be a module, made already, got {cell!r}")
+
+    @property
+    def test_steps(self) -> int:
+        """Steps in evaluation: ``steps``, unless others were set."""
+        return self.steps if self._test_steps is None else self._test_steps
+
+    @test_steps.setter
+    def test_steps(self, steps: int | None) -> None:
+        self._test_steps = steps
 
     def initial_state(self, x: Tensor) -> Tensor:
         """h_0 = 0 for drive x (R, C, H, W), in x's type; under autocast in float32 or wider, as all states then are."""

@@ -142,6 +142,15 @@ def test_compiled_cells_can_have_the_secant_penalty(gradient):
     assert_close(dict(zip(wanted, found(torch.compile(cell, backend="aot_eager")).values())), wanted, 1e-5)
 
 
+def test_test_steps_follow_training_steps_set_later_unless_they_were_set():
+    x = random((4, 6))
+    layer, apart = RecurrentLayer(TanhCell(), 3).eval(), RecurrentLayer(TanhCell(), 3, test_steps=7).eval()
+    layer.steps = apart.steps = 5
+    assert (layer(x).steps == 5).all() and (apart(x).steps == 7).all()
+    layer.test_steps, apart.test_steps = 2, None
+    assert (layer(x).steps == 2).all() and (apart(x).steps == 5).all()
+
+
 class Watched(ConvCell):
     """Notes of each step whether a compiler looked on."""
 
