@@ -57,15 +57,21 @@ def write_json(path: str | os.PathLike, content, indent: int | None = None) -> N
     """Write JSON as a whole file, and make its folder.
 
     Args:
-        content: what :mod:`json` can write. indent: spaces, each value then on a line of its own.
+        content: what :mod:`json` can write, and NumPy's numbers. indent: spaces, each value then on a line of its own.
 
     Raises:
         OSError: naming ``path``, which cannot be written.
     """
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     with whole_file(path) as temporary, open(temporary, "w") as file:
-        json.dump(content, file, indent=indent)
+        json.dump(content, file, indent=indent, default=_pythons_own)
         file.write("\n")
+
+
+def _pythons_own(value):
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"JSON has no word for a {type(value).__name__}")
 
 
 def finite(content):

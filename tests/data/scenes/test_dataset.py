@@ -110,6 +110,11 @@ def test_two_programs_at_once_make_one_set(tmp_path):
     assert prepare_split(split_of_folder(str(tmp_path), "train")) == ([], 0)
 
 
+def test_seed_and_number_may_be_numpys(tmp_path):
+    assert write_scenes(str(tmp_path), "train", np.int64(2), options=SMALL, seed=np.int64(1))
+    assert not write_scenes(str(tmp_path), "train", 2, options=SMALL, seed=1)
+
+
 @pytest.mark.parametrize("wrong", [{"split": "test"}, {"count": 0}, {"image_format": "gif"}, {"seed": -1}])
 def test_wrong_arguments(tmp_path, wrong):
     arguments = {"split": "train", "count": 1, **wrong}
