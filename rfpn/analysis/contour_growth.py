@@ -23,7 +23,7 @@ def contour_growth(model: nn.Module, inputs: list[dict], steps: int) -> np.ndarr
         model: a Pathfinder model. inputs: its inputs, one batch. steps: T.
     """
     course = tqdm(model.time_course(inputs, steps), total=steps, desc="contours", unit="step", disable=None)
-    return torch.stack([logits.softmax(1)[:, 1].cpu() for logits in course]).float().numpy()
+    return torch.stack([logits.softmax(1)[:, 1].cpu() for logits, _ in course]).float().numpy()
 
 
 def first_images(model: nn.Module, loader: Iterable[list[dict]], images: int, steps: int) -> tuple[list[dict], np.ndarray]:

@@ -12,7 +12,7 @@ from detectron2.utils import comm
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from rfpn.analysis.unrolling import detect, layer_drive, pool_masks, recurrent_layer
+from rfpn.analysis.unrolling import detect, pool_masks, recurrent_layer
 from rfpn.modeling import PathfinderNet
 
 
@@ -76,14 +76,13 @@ def step_outputs(model: nn.Module, inputs: list[dict], steps: list[int]) -> Iter
 
 def _steps_and_residuals(model, inputs: list[dict], steps: list[int]) -> Iterator[tuple[int, list[dict], Tensor]]:
     """(step, outputs, residual (R,)) in ascending order of ``steps``."""
-    layer = recurrent_layer(model)
+    recurrent_layer(model)
     if not isinstance(model, PathfinderNet):
         yield from _panoptic_steps(model, inputs, steps)
         return
-    drive, _ = layer_drive(model, inputs)
-    for step, (hidden, residual) in enumerate(layer.unroll(drive, max(steps)), start=1):
+    for step, (logits, residual) in enumerate(model.time_course(inputs, max(steps)), start=1):
         if step in steps:
-            yield step, [{"sem_seg": logits} for logits in model.logits(hidden)], residual
+            yield step, [{"sem_seg": one} for one in logits], residual
 
 
 def _panoptic_steps(model: nn.Module, inputs: list[dict], steps: list[int]) -> Iterator[tuple[int, list[dict], Tensor]]:

@@ -161,12 +161,16 @@ class PathfinderNet(nn.Module):
         return self.readout(self.norm(features))
 
     @torch.no_grad()
-    def time_course(self, batched_inputs: list[dict], steps: int) -> Iterator[Tensor]:
-        """Yield the logits (N, 2, H, W) after each of the steps 1 … ``steps``, from one unrolling."""
+    def time_course(self, batched_inputs: list[dict], steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield logits (N, 2, H, W) and residuals (N,) after each of the steps 1 … ``steps``, from one unrolling.
+
+        Raises:
+            ValueError: the layer is the feedforward control.
+        """
         if not isinstance(self.layer, RecurrentLayer):
             raise ValueError("the feedforward control has no steps; use a config with MODEL.PATHFINDER.LAYER 'recurrent'")
-        for hidden, _ in self.layer.unroll(self.drive(batched_inputs), steps):
-            yield self.logits(hidden)
+        for hidden, residual in self.layer.unroll(self.drive(batched_inputs), steps):
+            yield self.logits(hidden), residual
 
     def _features(self, drive: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Last hidden state, penalty and residual (N,); the latter two None for the feedforward control."""

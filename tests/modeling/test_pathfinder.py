@@ -84,7 +84,7 @@ def test_supervising_all_steps_is_the_mean_over_their_readouts():
     model = small_net("bptt", weight=0.0, supervise_all_steps=True)
     inputs = batch()
     target = torch.stack([x["sem_seg"] for x in inputs])
-    expected = torch.stack([focal_loss(logits, target) for logits in model.time_course(inputs, 4)]).mean()
+    expected = torch.stack([focal_loss(logits, target) for logits, _ in model.time_course(inputs, 4)]).mean()
     torch.testing.assert_close(model(inputs)["loss_segmentation"].detach(), expected)
 
 
@@ -143,12 +143,13 @@ def test_supervision_of_all_steps_compiles_with_the_gradients_of_the_eager_model
 def test_time_course_ends_at_what_evaluation_returns_and_keeps_grad_mode():
     model, inputs = small_net().eval(), batch()
     course = model.time_course(inputs, 4)
-    first = next(course)
+    first, _ = next(course)
     assert torch.is_grad_enabled()
-    last = list(course)[-1]
+    last, residual = list(course)[-1]
     outputs = model(inputs)
     assert first.shape == (3, 2, 20, 20) and outputs[0]["sem_seg"].shape == (2, 20, 20)
     torch.testing.assert_close(last, torch.stack([x["sem_seg"] for x in outputs]))
+    torch.testing.assert_close(residual, torch.stack([x["residual"] for x in outputs]))
 
 
 def test_test_steps_apart_from_training_steps():
@@ -156,7 +157,7 @@ def test_test_steps_apart_from_training_steps():
         config("hgru15_crbp20_pf14", "MODEL.RECURRENT.KERNEL_SIZE", 3, "MODEL.RECURRENT.TEST_STEPS", 7)
     ).eval()
     inputs = batch(2)
-    expected = list(model.time_course(inputs, 7))[-1]
+    expected, _ = list(model.time_course(inputs, 7))[-1]
     torch.testing.assert_close(torch.stack([x["sem_seg"] for x in model(inputs)]), expected)
 
 
