@@ -5,22 +5,51 @@ import os
 
 import torch
 from detectron2.config import CfgNode
+from detectron2.utils import comm
 
 from rfpn.analysis.logs import of_a_step
-from rfpn.config import flatten
+from rfpn.config import flatten, read_settings, settings_of
 
 # keys whose values a checkpoint brings along, in its optimizer's state or as its seed
-RESTORED = ("SEED", "SOLVER.BASE_LR", "SOLVER.BIAS_LR_FACTOR", "SOLVER.LR_FACTORS", "SOLVER.MOMENTUM", "SOLVER.NESTEROV")
-RESTORED += ("SOLVER.WEIGHT_DECAY", "SOLVER.WEIGHT_DECAY_BIAS", "SOLVER.WEIGHT_DECAY_NORM")
+_RESTORED = ("SEED", "SOLVER.BASE_LR", "SOLVER.BIAS_LR_FACTOR", "SOLVER.LR_FACTORS", "SOLVER.MOMENTUM", "SOLVER.NESTEROV")
+_RESTORED += ("SOLVER.WEIGHT_DECAY", "SOLVER.WEIGHT_DECAY_BIAS", "SOLVER.WEIGHT_DECAY_NORM")
 # keys that Detectron2 scales to the number of processes and that change what an iteration does
 _SCALED = ("SOLVER.IMS_PER_BATCH", "SOLVER.BASE_LR")
+# beginnings of the keys that shape the weights of a run, and keys that begin so but do not
+_LEARNT = ("MODEL.", "INPUT.", "DATASETS.TRAIN")
+_OF_A_MACHINE = ("MODEL.WEIGHTS", "MODEL.DEVICE", "MODEL.ALLOW_MISSING_WEIGHTS")
 _DECOUPLED = "decoupled_weight_decay"
+
+
+def changed_keys(cfg: CfgNode) -> tuple[list[str], list[str]]:
+    """What differs from the ``config.yaml`` of the run in ``OUTPUT_DIR``, as "KEY old -> new".
+
+    Nothing on processes other than the main one, and where there is no run to go on with.
+
+    Returns:
+        What weights were trained with (model, input and training data); what the checkpoint brings along.
+    """
+    path = os.path.join(cfg.OUTPUT_DIR, "config.yaml")
+    if not comm.is_main_process() or not all(map(os.path.isfile, (path, os.path.join(cfg.OUTPUT_DIR, "last_checkpoint")))):
+        return [], []
+    try:
+        old, new = read_settings(path), settings_of(cfg)
+    except ValueError:  # damaged; it is about to be written anew
+        return [], []
+    changes = {key: f"{key} {old[key]} -> {new[key]}" for key in new if key in old and old[key] != new[key]}
+    learnt = [key for key in changes if key.startswith(_LEARNT) and "TEST" not in key and key not in _OF_A_MACHINE]
+    # a negative SEED asks for none
+    restored = [key for key in _RESTORED if key in changes and not (key == "SEED" and new[key] < 0)]
+    # BASE_LR as written then stands for another number of processes: the trainer compares the rates in force
+    if "SOLVER.REFERENCE_WORLD_SIZE" in changes and "SOLVER.BASE_LR" in restored:
+        restored.remove("SOLVER.BASE_LR")
+    return [changes[key] for key in learnt], [changes[key] for key in restored]
 
 
 def settings_in_force(cfg: CfgNode) -> dict:
     """Values by key that a checkpoint keeps of a configuration that was scaled to the number of processes."""
     values = flatten(cfg)
-    return {key: values[key] for key in dict.fromkeys((*RESTORED, *_SCALED))}
+    return {key: values[key] for key in dict.fromkeys((*_RESTORED, *_SCALED))}
 
 
 def record_in_force(written: CfgNode, cfg: CfgNode, kept: dict) -> CfgNode:
@@ -31,7 +60,7 @@ def record_in_force(written: CfgNode, cfg: CfgNode, kept: dict) -> CfgNode:
     """
     own, record = settings_in_force(cfg), written.clone()
     record.defrost()
-    for key in RESTORED:
+    for key in _RESTORED:
         value = kept.get(key, own[key])
         if value != own[key]:
             if key == "SOLVER.BASE_LR" and cfg.SOLVER.REFERENCE_WORLD_SIZE:

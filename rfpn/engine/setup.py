@@ -1,14 +1,9 @@
 """From command-line arguments to a checked, frozen config."""
 
-import contextlib
-import errno
-import fcntl
 import functools
 import logging
 import os
-import shutil
 from itertools import zip_longest
-from pathlib import Path
 
 import torch
 import yaml
@@ -18,15 +13,11 @@ from detectron2.utils import comm
 from detectron2.utils.file_io import PathManager
 from detectron2.utils.logger import setup_logger
 
-from rfpn.config import get_cfg, read_settings, settings_of
-from rfpn.data.files import locked, whole_file
+from rfpn.config import get_cfg
 from rfpn.engine.checkpoint import name_full_disk
-from rfpn.engine.resume import RESTORED
+from rfpn.engine.output_dir import claim, kept_record, make_output_dir
+from rfpn.engine.resume import changed_keys
 from rfpn.engine.rules import check_expected_results, check_values
-
-# beginnings of the keys that shape the weights of a run, and keys that begin so but do not
-_LEARNT = ("MODEL.", "INPUT.", "DATASETS.TRAIN")
-_OF_A_MACHINE = ("MODEL.WEIGHTS", "MODEL.DEVICE", "MODEL.ALLOW_MISSING_WEIGHTS")
 
 
 def setup(args) -> CfgNode:
@@ -52,7 +43,7 @@ def setup(args) -> CfgNode:
     with name_full_disk(cfg.OUTPUT_DIR):
         if comm.is_main_process() and not args.eval_only:
             claim(cfg.OUTPUT_DIR)
-        with _kept_record(cfg.OUTPUT_DIR, args.eval_only):
+        with kept_record(cfg.OUTPUT_DIR, args.eval_only):
             default_setup(cfg, args)
     logger = setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank(), name="rfpn")
     if args.resume and not args.eval_only:
@@ -62,66 +53,6 @@ def setup(args) -> CfgNode:
         if restored:
             logger.warning("--resume keeps the checkpoint's value of: %s", "; ".join(restored))
     return cfg
-
-
-def changed_keys(cfg: CfgNode) -> tuple[list[str], list[str]]:
-    """What differs from the ``config.yaml`` of the run in ``OUTPUT_DIR``, as "KEY old -> new".
-
-    Nothing on processes other than the main one, and where there is no run to go on with.
-
-    Returns:
-        What weights were trained with (model, input and training data); what the checkpoint brings along.
-    """
-    path = os.path.join(cfg.OUTPUT_DIR, "config.yaml")
-    if not comm.is_main_process() or not all(map(os.path.isfile, (path, os.path.join(cfg.OUTPUT_DIR, "last_checkpoint")))):
-        return [], []
-    try:
-        old, new = read_settings(path), settings_of(cfg)
-    except ValueError:  # damaged; it is about to be written anew
-        return [], []
-    changes = {key: f"{key} {old[key]} -> {new[key]}" for key in new if key in old and old[key] != new[key]}
-    learnt = [key for key in changes if key.startswith(_LEARNT) and "TEST" not in key and key not in _OF_A_MACHINE]
-    # a negative SEED asks for none
-    restored = [key for key in RESTORED if key in changes and not (key == "SEED" and new[key] < 0)]
-    # BASE_LR as written then stands for another number of processes: the trainer compares the rates in force
-    if "SOLVER.REFERENCE_WORLD_SIZE" in changes and "SOLVER.BASE_LR" in restored:
-        restored.remove("SOLVER.BASE_LR")
-    return [changes[key] for key in learnt], [changes[key] for key in restored]
-
-
-@contextlib.contextmanager
-def _kept_record(folder: str, evaluating: bool):
-    """Keep a run's ``config.yaml`` while Detectron2 writes its own, which becomes an evaluation's record or is removed."""
-    if not comm.is_main_process():
-        yield
-        return
-    path, kept = (os.path.join(folder, name) for name in ("config.yaml", "config.yaml.kept"))
-    # evaluations may well start together
-    with locked(os.path.join(folder, ".config")):
-        # a kept file that is there already was left by a launch that was killed in here, and stays;
-        # copied, not moved, because config.yaml may itself be the --config-file
-        if os.path.isfile(path) and not os.path.isfile(kept):
-            with whole_file(kept) as temporary:
-                shutil.copyfile(path, temporary)
-        logger = logging.getLogger("detectron2")
-        logger.addFilter(_tells_no_place)
-        try:
-            yield
-            if evaluating:
-                record = os.path.join(folder, "config_eval.yaml") if os.path.isfile(kept) else path
-                os.replace(path, record)
-                logger.info("settings of this evaluation: %s", record)
-        finally:
-            logger.removeFilter(_tells_no_place)
-            if os.path.isfile(kept):
-                os.replace(kept, path)
-            elif not evaluating:
-                Path(path).unlink(missing_ok=True)
-
-
-def _tells_no_place(record: logging.LogRecord) -> bool:
-    """All but Detectron2's line on where it saved the configuration: that file does not stay."""
-    return not record.getMessage().startswith("Full config saved to")
 
 
 def load_cfg(config_file: str, overrides: list[str]) -> CfgNode:
@@ -271,29 +202,3 @@ def check_weights(cfg: CfgNode) -> None:
 
 def _absence(path: str) -> str:
     return "is a folder, no file" if os.path.isdir(path) else "does not exist"
-
-
-def make_output_dir(cfg: CfgNode) -> None:
-    """Make OUTPUT_DIR. Raises OSError naming it where it cannot be made or written to."""
-    path = cfg.OUTPUT_DIR and os.path.abspath(cfg.OUTPUT_DIR)
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise OSError(f"OUTPUT_DIR {path!r} cannot be made: {error.strerror}") from None
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise PermissionError(f"OUTPUT_DIR {path!r} cannot be written to")
-
-
-def claim(folder: str) -> None:
-    """Keep other trainings out of a folder as long as this process lives. Raises ValueError where one is at work there."""
-    # left open: the system lets go of the lock when this process ends, however it does; worker processes never have it
-    lock = os.open(os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        # any other error means that the file system has no locks
-        if error.errno in (errno.EACCES, errno.EAGAIN):
-            raise ValueError(
-                f"OUTPUT_DIR {os.path.abspath(folder)} is in use: another training writes its checkpoints there; end it, or "
-                "give this one another OUTPUT_DIR"
-            ) from None

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from rfpn.engine.setup import changed_keys, load_cfg, make_output_dir, setup
+from rfpn.engine.output_dir import make_output_dir
+from rfpn.engine.resume import changed_keys
+from rfpn.engine.setup import load_cfg, setup
 from rfpn.engine.trainer import Trainer
 from tests.analysis.tiny_runs import CONTOURS, SMALL
 
@@ -97,7 +99,7 @@ def start(contours, tmp_path, monkeypatch):
 
 def test_two_trainings_are_not_let_into_one_folder(start, tmp_path):
     """Each would overwrite the checkpoints of the other. What was killed is no hindrance, nor is an evaluation one."""
-    code = f"from rfpn.engine.setup import claim; claim({str(tmp_path / 'run')!r}); print(1, flush=True); input()"
+    code = f"from rfpn.engine.output_dir import claim; claim({str(tmp_path / 'run')!r}); print(1, flush=True); input()"
     start()
     (tmp_path / "run" / ".lock").unlink()
     other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
