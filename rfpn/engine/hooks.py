@@ -9,7 +9,7 @@ from detectron2.utils.events import get_event_storage
 from fvcore.nn import precise_bn
 from torch.optim import lr_scheduler
 
-from rfpn.layers import RecurrentLayer
+from rfpn.engine.parts import recurrent_layers
 
 
 class RecurrentDiagnostics(HookBase):
@@ -23,7 +23,7 @@ class RecurrentDiagnostics(HookBase):
 
     def before_train(self):
         """Find the layers."""
-        layers = [module for module in self.trainer.model.modules() if isinstance(module, RecurrentLayer)]
+        layers = recurrent_layers(self.trainer.model)
         self._layers = [(f"_{i}" if len(layers) > 1 else "", layer) for i, layer in enumerate(layers)]
 
     def after_step(self):

@@ -1,6 +1,8 @@
-"""Parts of a model that a configuration names."""
+"""Parts of a model: those that a configuration names, and its recurrent layers."""
 
 from torch import nn
+
+from rfpn.layers import RecurrentLayer
 
 
 def find_part(model: nn.Module, key: str, name: str) -> nn.Module:
@@ -16,3 +18,8 @@ def find_part(model: nn.Module, key: str, name: str) -> nn.Module:
     if not any(parameter.requires_grad for parameter in part.parameters()):
         raise ValueError(f"{key} {name!r} is frozen throughout; MODEL.BACKBONE.FREEZE_AT and SOLVER.TRAIN_ONLY say what is")
     return part
+
+
+def recurrent_layers(model: nn.Module) -> list[RecurrentLayer]:
+    """All recurrent layers of a model, in the order of its modules."""
+    return [module for module in model.modules() if isinstance(module, RecurrentLayer)]

@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import get_total_norm
 
 from rfpn.data.batches import seed_everything, seed_of
+from rfpn.engine.parts import recurrent_layers
 from rfpn.engine.proposals import finite_proposals
-from rfpn.layers import RecurrentLayer
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -52,7 +52,7 @@ class TrainStep(SimpleTrainer):
         super().__init__(model, (), optimizer)
         self.data_loader = data_loader
         self._batches = None
-        self._recurrent = [module for module in model.modules() if isinstance(module, RecurrentLayer)]
+        self._recurrent = recurrent_layers(model)
         self.amp_dtype = DTYPES[amp_dtype] if amp_dtype else None
         self.accumulate = accumulate
         self.skip_nonfinite = skip_nonfinite

@@ -22,10 +22,10 @@ from rfpn.engine.hooks import LRScheduler, PreciseBN, ProcessStatistics, Recurre
 from rfpn.engine.image_hook import PredictionImages
 from rfpn.engine.loader import run_seed, train_loader
 from rfpn.engine.optimizer import build_optimizer
+from rfpn.engine.parts import recurrent_layers
 from rfpn.engine.rules import check_scaling, check_values, verify_expected_results
 from rfpn.engine.step import TrainStep
 from rfpn.evaluation import build_evaluator
-from rfpn.layers import RecurrentLayer
 from rfpn.modeling.build import checked, model_errors
 from rfpn.modeling.norms import check_device, check_norms, widen_statistics
 
@@ -56,7 +56,7 @@ class Trainer(DefaultTrainer):
         own = inspect.getattr_static(type(self), "build_evaluator") is not vars(Trainer)["build_evaluator"]
         check_datasets(cfg, own_evaluator=own)
         model = self.build_model(cfg)
-        if cfg.MODEL.RECURRENT.LIPSCHITZ.WEIGHT > 0 and not any(isinstance(part, RecurrentLayer) for part in model.modules()):
+        if cfg.MODEL.RECURRENT.LIPSCHITZ.WEIGHT > 0 and not recurrent_layers(model):
             logging.getLogger("rfpn").warning("the model has no recurrent layer: MODEL.RECURRENT and its penalty do nothing")
         if cfg.SOLVER.TRAIN_ONLY:
             train_only(model, cfg.SOLVER.TRAIN_ONLY)
