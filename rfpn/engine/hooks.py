@@ -1,15 +1,42 @@
 """Hooks for Detectron2's training loop."""
 
+import logging
 import multiprocessing
 import os
 
 import torch
+from detectron2.config import CfgNode
 from detectron2.engine import HookBase, hooks
+from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
 from fvcore.nn import precise_bn
 from torch.optim import lr_scheduler
 
+from rfpn.engine.image_hook import PredictionImages
 from rfpn.engine.parts import recurrent_layers
+
+
+def with_own_hooks(found: list[HookBase], cfg: CfgNode) -> list[HookBase]:
+    """Detectron2's hooks of a trainer, its schedule and its precise batch norm replaced, with this project's around them.
+
+    On the main process: first, scalars of recurrent layers; before the writers, of the process, and pictures.
+    """
+    for i, hook in enumerate(found):
+        if isinstance(hook, hooks.PreciseBN):
+            found[i] = PreciseBN(hook._period, hook._model, hook._data_loader, hook._num_iter)
+        elif isinstance(hook, hooks.LRScheduler):
+            found[i] = LRScheduler()
+    if not comm.is_main_process():
+        return found
+    *others, writers = found
+    period = writers._period
+    if 0 < cfg.TEST.EVAL_PERIOD < period:
+        logging.getLogger("rfpn").warning(
+            "metrics.json gets a line every %d iterations, with the last of the evaluations every TEST.EVAL_PERIOD %d "
+            "iterations; log.txt has them all", period, cfg.TEST.EVAL_PERIOD
+        )  # fmt: skip
+    # evaluation leaves its own values in the layers
+    return [RecurrentDiagnostics(period), *others, ProcessStatistics(period), PredictionImages(cfg), writers]
 
 
 class RecurrentDiagnostics(HookBase):

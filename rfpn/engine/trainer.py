@@ -8,7 +8,7 @@ import weakref
 
 import torch
 from detectron2.config import CfgNode
-from detectron2.engine import DefaultTrainer, TrainerBase, hooks
+from detectron2.engine import DefaultTrainer, TrainerBase
 from detectron2.engine.defaults import create_ddp_model
 from detectron2.solver import LRMultiplier
 from detectron2.utils import comm
@@ -18,8 +18,7 @@ from rfpn.data.files import whole_file
 from rfpn.engine import resume as resuming
 from rfpn.engine.checkpoint import Checkpointer, of_a_part
 from rfpn.engine.freeze import train_only
-from rfpn.engine.hooks import LRScheduler, PreciseBN, ProcessStatistics, RecurrentDiagnostics
-from rfpn.engine.image_hook import PredictionImages
+from rfpn.engine.hooks import with_own_hooks
 from rfpn.engine.loader import run_seed, train_loader
 from rfpn.engine.optimizer import build_optimizer
 from rfpn.engine.parts import recurrent_layers
@@ -89,23 +88,8 @@ class Trainer(DefaultTrainer):
         self.register_hooks(self.build_hooks())
 
     def build_hooks(self) -> list:
-        """Detectron2's hooks; first, scalars of recurrent layers; before the writers, of the process, and pictures."""
-        found = super().build_hooks()
-        for i, hook in enumerate(found):
-            if isinstance(hook, hooks.PreciseBN):
-                found[i] = PreciseBN(hook._period, hook._model, hook._data_loader, hook._num_iter)
-            elif isinstance(hook, hooks.LRScheduler):
-                found[i] = LRScheduler()
-        if not comm.is_main_process():
-            return found
-        period = found[-1]._period
-        if 0 < self.cfg.TEST.EVAL_PERIOD < period:
-            logging.getLogger("rfpn").warning(
-                "metrics.json has a line for every %d iterations, which of the evaluations every TEST.EVAL_PERIOD %d "
-                "iterations holds the last; log.txt has them all", period, self.cfg.TEST.EVAL_PERIOD
-            )  # fmt: skip
-        # evaluation leaves its own values in the layers
-        return [RecurrentDiagnostics(period), *found[:-1], ProcessStatistics(period), PredictionImages(self.cfg), found[-1]]
+        """Detectron2's hooks, and this project's: see :func:`rfpn.engine.hooks.with_own_hooks`."""
+        return with_own_hooks(super().build_hooks(), self.cfg)
 
     def resume_or_load(self, resume: bool = True) -> None:
         """Go on from the last checkpoint in ``OUTPUT_DIR``, or load ``MODEL.WEIGHTS`` alone and start anew.
