@@ -28,7 +28,7 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except BrokenProcessPool:
-        _end("error: a process was ended from outside, perhaps for lack of memory; take fewer workers", 2)
+        _end("error: a process was killed from outside, perhaps for lack of memory; use fewer workers", 2)
     except INPUT_ERRORS as error:
         text = error_text(error)
         # a bare key comes from a look-up that nobody wrote a message for: the traceback says more
@@ -41,7 +41,7 @@ def one_line_errors() -> Iterator[None]:
         # a lost loader worker: PyTorch raises it in whatever the main process is doing
         if not str(error).startswith("DataLoader worker (pid"):
             raise
-        _end(f"error: {error_text(error).rstrip('.')}, perhaps for lack of memory; take fewer DATALOADER.NUM_WORKERS", 2)
+        _end(f"error: {error_text(error).rstrip('.')}, perhaps for lack of memory; set a smaller DATALOADER.NUM_WORKERS", 2)
     except KeyboardInterrupt:
         _end("interrupted", 130)
 

@@ -85,7 +85,7 @@ def test_a_loaders_worker_that_is_killed_ends_the_program_in_one_line(capsys):
         list(DataLoader(Killed([0]), num_workers=1))
     assert end.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert re.match(r"error: DataLoader worker \(pid.*[a-z], perhaps for lack of memory; take fewer DATALOADER", line)
+    assert re.match(r"error: DataLoader worker \(pid.*[a-z], perhaps for lack of memory; set a smaller DATALOADER", line)
 
 
 def test_faults_of_the_program_keep_their_traceback():
@@ -102,7 +102,7 @@ def test_faults_of_the_program_keep_their_traceback():
     "error, status, words",
     [
         (KeyboardInterrupt(), 130, "interrupted"),
-        (BrokenProcessPool("a child process terminated abruptly"), 2, "error: a process was ended from outside"),
+        (BrokenProcessPool("a child process terminated abruptly"), 2, "error: a process was killed from outside"),
     ],
 )
 def test_programs_end_in_one_line(tmp_path, monkeypatch, capsys, name, error, status, words):

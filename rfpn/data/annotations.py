@@ -70,7 +70,7 @@ def read_panoptic_json(path: str) -> dict:
         if isinstance(annotation, dict) and "segments_info" not in annotation:
             raise ValueError(
                 f"{path}: this is an instances JSON (its annotations have no 'segments_info'); "
-                "a panoptic JSON is due here, pass this file as instances_json"
+                "a panoptic JSON is expected here; pass this file as instances_json"
             )
         _check_panoptic(path, annotation, images, categories)
     _check_unique(path, "annotation of image", [a["image_id"] for a in content["annotations"]])
@@ -91,7 +91,7 @@ def read_instances_json(path: str) -> dict:
     if any(isinstance(a, dict) and "segments_info" in a for a in content["annotations"]):
         raise ValueError(
             f"{path}: this is a panoptic JSON (its annotations have 'segments_info'); "
-            "an instances JSON is due here, pass this file as panoptic_json"
+            "an instances JSON is expected here; pass this file as panoptic_json"
         )
     if not isinstance(content.get("categories"), list):
         raise ValueError(f"{path}: no list 'categories'")

@@ -73,7 +73,7 @@ def check_picture_sizes(records: list) -> None:
             raise ValueError(
                 f"{path}: the picture is {size[0]}x{size[1]} pixels where image {record.get('image_id')} has "
                 f"{wanted[0]}x{wanted[1]}; if it is its EXIF orientation that turns it, "
-                "annotate it as it is shown, or take the orientation out"
+                "annotate it as it is shown, or remove the orientation"
             )
 
 
@@ -244,7 +244,7 @@ def training_records(dataset_name: str, *, filter_empty: bool) -> list:
     logger.info(f"{dataset_name}: {len(records)} images, {counts}, {instances.count(0)} images without instances")
     if any(crowds) and not any(instances):
         raise ValueError(
-            f"dataset '{dataset_name}': {counts} because 'iscrowd' is 1; set it to 0 where the mask is of one object"
+            f"dataset '{dataset_name}': {counts} because 'iscrowd' is 1; set it to 0 where the mask covers a single object"
         )
     if not filter_empty:
         return records

@@ -110,7 +110,7 @@ class Checkpointer(DetectionCheckpointer):
         if not found:
             return f"; no other checkpoint is in {folder}: start anew, without --resume"
         newest = max(found, key=lambda file: file.stat().st_mtime).name
-        return f"; to go on from another one write its name, such as {newest}, into {folder / 'last_checkpoint'}"
+        return f"; to continue from another one, write its name, such as {newest}, into {folder / 'last_checkpoint'}"
 
     def _convert_ndarray_to_tensor(self, state_dict: dict) -> None:
         # the dict of the last call is loaded, once its tensors are renamed and those of another shape are dropped from it
@@ -163,7 +163,7 @@ def read_checkpoint(path: str) -> dict:
     for name, value in weights.items():
         if not (isinstance(name, str) and isinstance(value, (Tensor, np.ndarray))):
             kind = type(value).__name__
-            raise ValueError(f"{os.path.abspath(path)} holds {name!r}, a {kind}, where weights by name are due")
+            raise ValueError(f"{os.path.abspath(path)} holds {name!r}, a {kind}, where weights by name are expected")
     return loaded
 
 
@@ -194,13 +194,13 @@ def check_complete(checkpointer: Checkpointer, allow_missing: bool) -> None:
             lack += f" ({_RELEASED})"
     if lack and not allow_missing:
         raise ValueError(
-            f"{lack}: evaluating random weights is refused; set MODEL.ALLOW_MISSING_WEIGHTS True to do it all the same"
+            f"{lack}: evaluating random weights is refused; set MODEL.ALLOW_MISSING_WEIGHTS True to do it anyway"
         )
     surplus = _surplus(checkpointer.model, checkpointer.incompatible[1]) if checkpointer.incompatible else []
     if surplus and not allow_missing:
         raise ValueError(
             f"{_count('unexpected', surplus)} in parts of this model: MODEL.WEIGHTS is of another one, larger or of another "
-            "form (MODEL.RESNETS.DEPTH, MODEL.RECURRENT.FORM); set MODEL.ALLOW_MISSING_WEIGHTS True to evaluate it all the same"
+            "form (MODEL.RESNETS.DEPTH, MODEL.RECURRENT.FORM); set MODEL.ALLOW_MISSING_WEIGHTS True to evaluate it anyway"
         )
 
 

@@ -159,7 +159,7 @@ def find_place(environment) -> Place | None:
 def _tasks_per_node(text: str) -> int:
     """SLURM's "4" or, on three machines, "4(x3)". Raises ValueError for one such as "4(x2),3"."""
     if "," in text:
-        raise ValueError(f"srun starts {text} processes on the machines; give each as many: --ntasks-per-node")
+        raise ValueError(f"srun starts {text} processes on the machines; give every machine the same number: --ntasks-per-node")
     return int(text.partition("(")[0])
 
 
@@ -172,7 +172,7 @@ def _first_host(environment) -> str:
     try:
         return subprocess.check_output(["scontrol", "show", "hostnames", nodes], text=True).split()[0]
     except (OSError, subprocess.CalledProcessError):
-        raise ValueError(f"scontrol does not tell the first machine of {nodes}: set MASTER_ADDR to its name") from None
+        raise ValueError(f"scontrol does not name the first machine of {nodes}: set MASTER_ADDR to its name") from None
 
 
 def _told(place: Place) -> tuple:
@@ -188,7 +188,7 @@ def _check_others(place: Place, everyone: list[tuple]) -> None:
         raise ValueError(f"processes of several jobs have met at {place.url}: give each job a MASTER_PORT of its own")
     if len(set(everyone)) > 1 or not everyone[0][-1]:
         raise ValueError(
-            "every machine must have as many processes, with ranks that follow each other (torchrun --nproc-per-node, "
+            "every machine must have the same number of processes, with consecutive ranks (torchrun --nproc-per-node, "
             f"srun --distribution=block); rank {place.rank} is process {place.local_rank} of {place.local_size} on its machine"
         )
 

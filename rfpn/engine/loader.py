@@ -19,7 +19,7 @@ def train_loader(trainer: DefaultTrainer, cfg: CfgNode):
         for arguments in ((cfg,), (cfg, trainer.seed)):
             inspect.signature(build).bind(*arguments)
     except TypeError:
-        raise ValueError(f"{name} must take cfg and seed=None, from which the order of its samples is to follow") from None
+        raise ValueError(f"{name} must take cfg and seed=None, which must determine the order of its samples") from None
     loader = build(cfg, trainer.seed)
     sampler = getattr(loader, "batch_sampler", None)
     if not (hasattr(sampler, "seek") and hasattr(sampler, "samples")):

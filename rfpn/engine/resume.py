@@ -81,7 +81,7 @@ def scaling_conflict(state: dict, written: CfgNode, cfg: CfgNode) -> str | None:
     remedy = "set SOLVER.REFERENCE_WORLD_SIZE 0 and the values in its log"
     if before and now and before != now:
         scaled = f"its batch size and schedule were scaled to {before} processes and would be to {now}"
-        return f"{scaled}; take {before} processes, or {remedy}"
+        return f"{scaled}; use {before} processes, or {remedy}"
     reference = written.SOLVER.REFERENCE_WORLD_SIZE
     alike = before == now and state.get("reference", reference) == reference
     if alike or all(kept.get(key, own[key]) == own[key] for key in _SCALED):

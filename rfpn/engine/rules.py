@@ -128,7 +128,7 @@ def _check_model(cfg: CfgNode) -> None:
         if len(value) != channels:
             raise ValueError(f"MODEL.{key} must have {channels} value(s) with INPUT.FORMAT {cfg.INPUT.FORMAT}, got {value}")
     if 0 in cfg.MODEL.PIXEL_STD:
-        raise ValueError(f"MODEL.PIXEL_STD, which pictures are divided by, must not be 0, got {cfg.MODEL.PIXEL_STD}")
+        raise ValueError(f"MODEL.PIXEL_STD, by which pictures are divided, must not be 0, got {cfg.MODEL.PIXEL_STD}")
 
 
 def _check_solver(node: CfgNode) -> None:
@@ -211,7 +211,7 @@ def check_expected_results(cfg: CfgNode) -> None:
             check_setting(f"TEST.EXPECTED_RESULTS: a {name}", value, Range(-math.inf, math.inf))
     if expected and len(cfg.DATASETS.TEST) != 1:
         raise ValueError(
-            f"TEST.EXPECTED_RESULTS is of one data set, but DATASETS.TEST is {cfg.DATASETS.TEST}; set the former to []"
+            f"TEST.EXPECTED_RESULTS is for one data set, but DATASETS.TEST is {cfg.DATASETS.TEST}; set the former to []"
         )
 
 

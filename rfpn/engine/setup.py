@@ -49,7 +49,7 @@ def setup(args) -> CfgNode:
     if args.resume and not args.eval_only:
         changed, restored = changed_keys(cfg)
         if changed:
-            logger.warning("--resume goes on with weights that were trained with other settings: %s", "; ".join(changed))
+            logger.warning("--resume continues from weights that were trained with other settings: %s", "; ".join(changed))
         if restored:
             logger.warning("--resume keeps the checkpoint's value of: %s", "; ".join(restored))
     return cfg
@@ -83,7 +83,7 @@ def _merge_file(cfg: CfgNode, config_file: str) -> None:
     if not os.path.isfile(config_file):
         raise FileNotFoundError(f"--config-file {path} {_absence(path)}")
     if path.endswith(".py"):
-        raise ValueError(f"--config-file {path} is a lazy configuration, and such are not read; give one in YAML")
+        raise ValueError(f"--config-file {path} is a lazy configuration, which is not supported; give one in YAML")
     try:
         _check_repeated_keys(path)
         # with its default, allow_unsafe=True, Detectron2 would run Python code in the file
@@ -193,7 +193,7 @@ def check_weights(cfg: CfgNode) -> None:
         found = os.path.isfile(PathManager.get_local_path(weights))
     except Exception as error:  # download handlers raise whatever their transport raises
         raise FileNotFoundError(
-            f"MODEL.WEIGHTS {weights} could not be fetched ({error}): give the path of a file, or \"''\" to start from none"
+            f"MODEL.WEIGHTS {weights} could not be fetched ({error}): give the path of a file, or \"''\" to start without any"
         ) from None
     if not found:
         path = weights if "://" in weights else os.path.abspath(weights)

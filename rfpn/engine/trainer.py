@@ -105,8 +105,8 @@ class Trainer(DefaultTrainer):
         begun = self.checkpointer.has_checkpoint()
         if begun and not resume:
             logging.getLogger("rfpn").warning(
-                "OUTPUT_DIR %s holds a run: this one overwrites its checkpoints, adds to its log, and is what --resume goes on "
-                "with from now on",
+                "OUTPUT_DIR %s holds a run: this one overwrites its checkpoints, adds to its log, and is the one that "
+                "--resume continues from now on",
                 self.cfg.OUTPUT_DIR,
             )
         super().resume_or_load(resume)

@@ -31,7 +31,7 @@ def check_norms(cfg: CfgNode) -> None:
     ):
         if convolutional and isinstance(named_norm(key, head.NORM), nn.SyncBatchNorm):
             raise ValueError(
-                f"MODEL.{key}.NORM {head.NORM} cannot train {head.NAME} on images without RoIs; take GN, or naiveSyncBN_N"
+                f"MODEL.{key}.NORM {head.NORM} cannot train {head.NAME} on images without RoIs; use GN or naiveSyncBN_N"
             )
 
 
@@ -55,7 +55,7 @@ def check_device(model: nn.Module, cfg: CfgNode) -> None:
             name = cfg.MODEL[key].NORM
             if isinstance(named_norm(key, name), nn.SyncBatchNorm):
                 raise ValueError(
-                    f"MODEL.{key}.NORM {name} needs GPUs where there are several processes; take naiveSyncBN or BN"
+                    f"MODEL.{key}.NORM {name} needs GPUs where there are several processes; use naiveSyncBN or BN"
                 )
 
 
@@ -87,4 +87,4 @@ def named_norm(key: str, name: str, channels: int = 32) -> nn.Module | None:
     except KeyError:
         raise ValueError(f"MODEL.{key}.NORM {name!r} is no norm that Detectron2 knows, such as BN, SyncBN or GN") from None
     except ValueError as error:  # group norms
-        raise ValueError(f"MODEL.{key}.NORM {name} cannot norm {channels} channels, take BN: {error}") from None
+        raise ValueError(f"MODEL.{key}.NORM {name} cannot normalise {channels} channels, use BN: {error}") from None

@@ -94,7 +94,7 @@ def test_a_last_checkpoint_that_is_of_no_use_names_another_and_the_way_to_it(tmp
         os.utime(file, (age, age))
     (tmp_path / "model_0000039.partial.pth").touch()
     last.write_bytes(last.read_bytes()[:300]) if damaged else last.unlink()
-    found = rf"{last} (is damaged|does not exist).*; to go on .* such as model_0000009.pth, into {tmp_path}/last_checkpoint$"
+    found = rf"{last} (is damaged|does not exist).*; to continue .* such as model_0000009.pth, into {tmp_path}/last_checkpoint$"
     with pytest.raises((ValueError, OSError), match=found):
         checkpointer.resume_or_load("", resume=True)
     # as MODEL.WEIGHTS it is a file like any other
@@ -259,9 +259,9 @@ def test_weights_are_found_in_files_of_other_programs(tmp_path, wrap, prefix, zi
     [
         ([1, 2], "a list, not weights by name"),
         ({"model": [1]}, "no weights by name"),
-        ({"ema": {"first.weight": torch.zeros(1)}}, "'ema', a dict, where weights by name are due"),
-        ({"model": {1: torch.zeros(1)}}, "1, a Tensor, where weights by name are due"),
-        ({"model": {"first.weight": "zeros"}}, "'first.weight', a str, where weights by name are due"),
+        ({"ema": {"first.weight": torch.zeros(1)}}, "'ema', a dict, where weights by name are expected"),
+        ({"model": {1: torch.zeros(1)}}, "1, a Tensor, where weights by name are expected"),
+        ({"model": {"first.weight": "zeros"}}, "'first.weight', a str, where weights by name are expected"),
     ],
 )
 def test_a_file_without_weights_by_name_is_named(tmp_path, content, words):

@@ -50,7 +50,7 @@ def test_steps_of_one_job_and_jobs_that_follow_each_other_do_not_meet():
 
 def test_where_slurm_does_not_tell_the_first_machine_the_remedy_is_named(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(ValueError, match=r"scontrol does not tell the first machine of node\[1-2\]: set MASTER_ADDR"):
+    with pytest.raises(ValueError, match=r"scontrol does not name the first machine of node\[1-2\]: set MASTER_ADDR"):
         find_place({**SRUN, "SLURM_STEP_NODELIST": "node[1-2]"})
 
 
@@ -157,7 +157,7 @@ def test_processes_that_do_not_belong_together_all_end(monkeypatch):
     assert [*_said(monkeypatch, places((0, 1), (0, 1), url="env://"), "01")] == [""] * 2
     for unequal in (places((0, 2), (1, 2), (0, 1)), places((0, 2), (0, 2), (1, 2), (1, 2))):
         said = _said(monkeypatch, unequal, "0" * len(unequal))
-        assert all("every machine must have as many processes" in error for error in said)
+        assert all("every machine must have the same number of processes" in error for error in said)
 
 
 def test_a_job_whose_processes_are_not_told_their_places(monkeypatch):

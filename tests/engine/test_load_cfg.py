@@ -63,7 +63,7 @@ def test_weights_that_cannot_be_fetched_say_what_to_give_instead():
 def test_lazy_configurations_are_not_read(tmp_path):
     path = tmp_path / "lazy.py"
     path.write_text("model = dict(depth=50)")
-    with pytest.raises(ValueError, match=f"--config-file {path} is a lazy configuration, and such are not read; .* YAML"):
+    with pytest.raises(ValueError, match=f"--config-file {path} is a lazy configuration, which is not supported; .* YAML"):
         load_cfg(str(path), [])
 
 

@@ -31,7 +31,7 @@ def test_a_schedule_scaled_to_other_processes_is_not_resumed(tmp_path):
     trainer = build(tmp_path, *SCALED)
     trainer.cfg.defrost()
     trainer.cfg.SOLVER.REFERENCE_WORLD_SIZE = 2
-    words = "were scaled to 1 processes and would be to 2; take 1 processes, or set .* 0"
+    words = "were scaled to 1 processes and would be to 2; use 1 processes, or set .* 0"
     with pytest.raises(ValueError, match=words) as caught:
         trainer.resume_or_load()
     assert "start anew" not in str(caught.value)

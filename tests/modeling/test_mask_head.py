@@ -132,7 +132,7 @@ def test_an_unknown_norm_is_named():
 
 
 def test_a_norm_that_does_not_fit_the_channels_is_named():
-    with pytest.raises(ValueError, match="MODEL.ROI_MASK_HEAD.NORM GN cannot norm 48 channels, take BN: "):
+    with pytest.raises(ValueError, match="MODEL.ROI_MASK_HEAD.NORM GN cannot normalise 48 channels, use BN: "):
         head(48, norm="GN")
 
 

@@ -76,7 +76,7 @@ def test_C3_sync_bn_trains_on_one_process(part):
 )
 def test_C2_sync_bn_in_detectron2s_heads_is_refused(overrides, key):
     cfg = load_cfg(str(CONFIGS / "COCO-PanopticSegmentation/panoptic_fpn_R_50_1x.yaml"), overrides)
-    with pytest.raises(ValueError, match=f"{key} SyncBN .*take GN, or naiveSyncBN_N"):
+    with pytest.raises(ValueError, match=f"{key} SyncBN .*use GN or naiveSyncBN_N"):
         check_norms(cfg)
 
 
@@ -115,7 +115,7 @@ def small_model(*overrides):
 def test_C3_sync_bn_of_several_cpu_processes_is_refused(monkeypatch, part, norm, processes, refused):
     model, cfg = small_model(f"MODEL.{part}.NORM", norm)
     monkeypatch.setattr("detectron2.utils.comm.get_world_size", lambda: processes)
-    words = f"MODEL.{part}.NORM SyncBN needs GPUs where there are several processes; take naiveSyncBN or BN"
+    words = f"MODEL.{part}.NORM SyncBN needs GPUs where there are several processes; use naiveSyncBN or BN"
     with pytest.raises(ValueError, match=words) if refused else nullcontext():
         check_device(model, cfg)
     cfg.MODEL.DEVICE = "cuda"

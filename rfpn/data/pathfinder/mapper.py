@@ -84,5 +84,5 @@ def _read_grey(path: str) -> np.ndarray:
     if image.mode == "L":
         return np.array(image)
     if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
-        raise ValueError(f"{path}: its EXIF orientation would turn it, but not its target; take the orientation out")
+        raise ValueError(f"{path}: its EXIF orientation would turn it, but not its target; remove the orientation")
     return read_image(path, "L")[..., 0]
