@@ -56,7 +56,7 @@ def _add_recurrent(cfg: CN) -> None:
     node.CELL = "hgru"
     # T, steps of processing in training; at least 1.
     node.STEPS = 20
-    # In training, up to so many steps more, drawn anew for each batch: the state must then be the answer at all of them
+    # In training, up to this many more steps, drawn anew for each batch: the state must then be right after any of them
     # (docs/results/pathfinder.md). Needs SOLVER "steps".
     node.EXTRA_STEPS = 0
     # Steps in evaluation; 0 takes STEPS.
@@ -69,7 +69,7 @@ def _add_recurrent(cfg: CN) -> None:
     node.SOLVER = "steps"
     # Relative residual at which "anderson" stops, after STEPS evaluations at most.
     node.SOLVER_TOLERANCE = 1e-4
-    # Backward system of "rbp": "neumann" (sums terms) or "solve" (GMRES over as many products).
+    # Backward system of "rbp": "neumann" (sums terms) or "solve" (GMRES with the same number of products).
     node.ADJOINT = "neumann"
     # Number of last steps that get a gradient under "tbptt".
     node.WINDOW = 3
@@ -97,13 +97,13 @@ def _add_recurrent(cfg: CN) -> None:
     node.LIPSCHITZ = CN()
     # Weight of the penalty in the loss; 0 leaves it out. The configurations of C-RBP set it.
     node.LIPSCHITZ.WEIGHT = 0.0
-    # λ in [0, 1), column sums of the Jacobian above it are penalised.
+    # λ in [0, 1); column sums of the Jacobian above it are penalised.
     node.LIPSCHITZ.COEFFICIENT = 0.9
     # "mean_square", "sum_square" (grows with the number of RoIs) or "norm".
     node.LIPSCHITZ.REDUCTION = "mean_square"
-    # "ones", "sample_signs" (a random sign for each sample) or "rademacher" (one for each element); signs are new at
-    # every step of training. With norms over the batch, ones see little (docs/mathematics.md). "secant": in place of column
-    # sums, the last motion of each sample's state over the one before it; sees whatever keeps moving.
+    # "ones", "sample_signs" (a random sign for each sample) or "rademacher" (one for each element); signs are drawn anew at
+    # every step of training. With norms over the batch, "ones" sees little (docs/mathematics.md). "secant": instead of column
+    # sums, the length of each sample's last motion over that of the one before; sees whatever keeps moving.
     node.LIPSCHITZ.PROBE = "ones"
     # Penalise column sums below −λ too. Without it an eigenvalue of the Jacobian may pass −1 unseen, and the states
     # end in a cycle of two instead of a fixed point.
@@ -136,9 +136,9 @@ def _add_training(cfg: CN) -> None:
     # "SGD" (Detectron2's), "Adam" or "AdamW".
     cfg.SOLVER.OPTIMIZER = "SGD"
     # Pairs of a module's name and a number that BASE_LR is multiplied by for its parameters, such as
-    # (("roi_heads.mask_head", 10.0),); of two pairs that hold for a parameter the later counts.
+    # (("roi_heads.mask_head", 10.0),); of two pairs that match a parameter the later one counts.
     cfg.SOLVER.LR_FACTORS = ()
-    # Losses or gradients that are not finite: steps to skip (counted and logged) before the run stops.
+    # Steps whose losses or gradients are not finite: how many to skip (counted and logged) before the run stops.
     cfg.SOLVER.SKIP_NONFINITE = 0
     # Names of modules, such as "roi_heads.mask_head"; with any, nothing else is trained, and other norms keep their statistics.
     cfg.SOLVER.TRAIN_ONLY = ()
@@ -146,7 +146,7 @@ def _add_training(cfg: CN) -> None:
     cfg.SOLVER.ACCUMULATE = 1
     # Precision of autocast under SOLVER.AMP.ENABLED: "bfloat16" or "float16" (with loss scaling).
     cfg.SOLVER.AMP.DTYPE = "bfloat16"
-    # Let evaluation start although the weights file lacks parameters of the model, or has more for its parts.
+    # Let evaluation start even if the weights file lacks parameters of the model, or has more for its parts.
     cfg.MODEL.ALLOW_MISSING_WEIGHTS = False
     # Images of each test set whose predictions every evaluation shows in TensorBoard; 0 for none.
     cfg.TEST.LOG_IMAGES = 0
