@@ -46,7 +46,7 @@ def kept_record(folder: str, evaluating: bool) -> Iterator[None]:
     """Keep the ``config.yaml`` of a training while Detectron2 writes its own under that name.
 
     What it wrote is an evaluation's record: it goes to ``config_eval.yaml``, or stays where no training has left a
-    ``config.yaml``. That of a training is removed.
+    ``config.yaml``. That of a training is removed, and what was left half written.
     """
     if not comm.is_main_process():
         yield
@@ -55,7 +55,7 @@ def kept_record(folder: str, evaluating: bool) -> Iterator[None]:
     logger = logging.getLogger("detectron2")
     # evaluations may well start together
     with locked(os.path.join(folder, ".config")), _silent_on_its_place(logger):
-        trained = _put_aside(path, kept)
+        trained, record = _put_aside(path, kept), None
         try:
             yield
             if evaluating:
@@ -65,7 +65,7 @@ def kept_record(folder: str, evaluating: bool) -> Iterator[None]:
         finally:
             if trained:
                 os.replace(kept, path)
-            elif not evaluating:
+            elif record != path:
                 Path(path).unlink(missing_ok=True)
 
 

@@ -191,14 +191,17 @@ def test_evaluations_that_start_together_leave_the_record_of_the_run(start, tmp_
     assert record(tmp_path) == first and "TEST_STEPS: 9" in record(tmp_path, "config_eval.yaml")
 
 
+@pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("eval_only", [False, True])
-def test_a_full_disk_leaves_the_record_of_the_run(start, tmp_path, monkeypatch, eval_only):
+def test_a_full_disk_leaves_the_record_of_the_run_or_none(start, tmp_path, monkeypatch, eval_only, trained):
     def full(cfg, args):
         (tmp_path / "run" / "config.yaml").write_text("half")
         raise OSError(28, "No space left on device")
 
-    start()
+    if trained:
+        start()
     first = record(tmp_path)
+    assert (first is not None) == trained
     monkeypatch.setattr("rfpn.engine.setup.default_setup", full)
     with pytest.raises(OSError, match="No space left"):
         start(eval_only=eval_only)
