@@ -7,7 +7,7 @@ Numbering is that of Detectron2's "separated" form: semantic id 0 things, 1..n_s
 import os
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Iterator, NamedTuple
+from typing import Iterable, Iterator, NamedTuple
 
 import numpy as np
 import pycocotools.mask as mask_util
@@ -84,6 +84,12 @@ def thing_annotations(index: np.ndarray, segments_info: list, categories: Catego
                 }
             )
     return records
+
+
+def numbered_instances(found: Iterable[tuple[int | str, list]]) -> list:
+    """The instance records of a whole set, from each image's id and records: with that id, and numbers from 1 as their own."""
+    records = ((image_id, record) for image_id, of_image in found for record in of_image)
+    return [{"id": number, "image_id": image_id, **record} for number, (image_id, record) in enumerate(records, start=1)]
 
 
 class PictureResult(NamedTuple):
@@ -248,10 +254,7 @@ def _write_instances_json(
     split: Split, stamp: dict, found: dict | None, content: dict, categories: Categories, results: list
 ) -> None:
     """Writes the instances unless they are what was ``found`` there."""
-    annotations = []
-    for annotation, result in zip(content["annotations"], results):
-        for instance in result.instances:
-            annotations.append({"id": len(annotations) + 1, "image_id": annotation["image_id"], **instance})
+    annotations = numbered_instances((a["image_id"], result.instances) for a, result in zip(content["annotations"], results))
     made = {"info": _INFO, "images": content["images"], "annotations": annotations, "categories": categories.things}
     if made != found:
         stamps.before_change(split.sem_seg_root, stamp)

@@ -14,7 +14,7 @@ from rfpn.data.images import write_image
 from rfpn.data.panoptic_png import encode_ids
 from rfpn.data.scenes.geometry import STUFF_CLASSES, THING_CLASSES
 from rfpn.data.scenes.render import SceneOptions, render_scene
-from rfpn.data.semantic import semantic_map, split_of_folder, thing_annotations
+from rfpn.data.semantic import numbered_instances, semantic_map, split_of_folder, thing_annotations
 from rfpn.data.workers import worker_pool
 
 # Goes up with every change of the pictures, so that an older set is not taken for a present one.
@@ -160,10 +160,7 @@ def _write_scene(index: int, paths, split: str, seed: int, options: SceneOptions
 
 def _write_jsons(paths, info: dict, results: list) -> None:
     images = [image for image, _, _ in results]
-    instances = []
-    for image, _, things in results:
-        for thing in things:
-            instances.append({"id": len(instances) + 1, "image_id": image["id"], **thing})
+    instances = numbered_instances((image["id"], things) for image, _, things in results)
     common = {"info": info, "licenses": [], "images": images}
     things = [c for c in CATEGORIES if c["isthing"]]
     write_json(paths.instances_json, {**common, "annotations": instances, "categories": things})
