@@ -32,9 +32,22 @@ def test_what_detectron2_converts_passes(annotation):
 
 
 def test_masks_may_be_missing_where_they_are_not_scored():
-    check_convertible(records(segmentation=None), masks=False)
+    without = records()
+    del without[0]["annotations"][0]["segmentation"]
+    for some in (without, records(segmentation=[])):
+        check_convertible(some, masks=False)
+        with pytest.raises(ValueError, match="an instance of 0.png has no mask"):
+            check_convertible(some, masks=True)
     with pytest.raises(ValueError, match="an instance of 0.png has no mask"):
         check_convertible(records(segmentation=None), masks=True)
+    # Detectron2 looks at what is there
+    with pytest.raises(ValueError, match="a mask of type NoneType.*leave 'segmentation' out"):
+        check_convertible(records(segmentation=None), masks=False)
+
+
+@pytest.mark.parametrize("ids", [("a", "b"), (np.str_("a"), "b"), (3.0, np.float64(4)), (3, 4.0)])
+def test_image_ids_may_be_of_any_type_that_json_keeps(ids):
+    check_convertible([{**record, "image_id": image_id} for record, image_id in zip(records(), ids)], masks=True)
 
 
 @pytest.mark.parametrize("masks", [True, False])
@@ -49,6 +62,8 @@ def test_masks_may_be_missing_where_they_are_not_scored():
         ({"segmentation": [list(np.array(POLYGON, dtype=int))]}, "a polygon .*tolist"),
         ({"segmentation": [POLYGON[:4]]}, "a polygon .*three points"),
         ({"segmentation": np.ones((48, 64))}, "a mask of type ndarray"),
+        ({"segmentation": {**WHOLE, "size": np.array(WHOLE["size"])}}, "an RLE mask whose 'size'"),
+        ({"segmentation": {**WHOLE, "size": list(np.array(WHOLE["size"]))}}, "an RLE mask whose 'size'"),
     ],
 )
 def test_instances_that_cannot_be_converted_are_named(annotation, words, masks):
@@ -61,6 +76,9 @@ def test_instances_that_cannot_be_converted_are_named(annotation, words, masks):
     [
         ({"image_id": None}, "must have an image_id"),
         ({"image_id": np.int64(7)}, "must have an image_id"),
+        ({"image_id": 7.5}, "must have an image_id"),
+        ({"image_id": float("nan")}, "must have an image_id"),
+        ({"image_id": "7"}, "must be all integers or all strings"),
         ({"width": None}, "no width and height"),
         ({"image_id": 0}, "its image_id 0 is that of 0.png too"),
     ],
