@@ -152,11 +152,12 @@ def _evaluated_records(cfg: CfgNode, name: str) -> list:
     if kind in ("coco", "sem_seg"):
         check_class_counts(name, cfg)
     if "instances" in scored:
-        things, key = predicted_things(cfg)
-        if things:
-            check_classes(records, things, key)
         check_scored_instances(name, records, masks=cfg.MODEL.MASK_ON)
+        # with a JSON, classes are scored by it, whatever the records have
         if MetadataCatalog.get(name).get("json_file") is None:
+            things, key = predicted_things(cfg)
+            if things:
+                check_classes(records, things, key)
             check_convertible(records, masks=cfg.MODEL.MASK_ON and "masks" in scored)
     if kind == "coco_panoptic_seg":
         content = check_categories(name)

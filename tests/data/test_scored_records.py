@@ -107,3 +107,14 @@ def test_sets_of_ones_own_are_looked_at_before_training(change, words):
     cfg.MODEL.META_ARCHITECTURE = "GeneralizedRCNN"
     with pytest.raises(ValueError, match=words):
         check_datasets(cfg)
+
+
+@pytest.mark.usefixtures("sets")
+@pytest.mark.parametrize("change", [{"category_id": 60}, {"category_id": None}])
+def test_with_a_json_classes_are_scored_by_it(change):
+    scored = [{**r, "annotations": [{**a, **change} for a in r["annotations"]]} for r in DatasetCatalog.get("boxes")]
+    DatasetCatalog.register("own", lambda: scored)
+    MetadataCatalog.get("own").set(**MetadataCatalog.get("boxes").as_dict() | {"name": "own"})
+    cfg = config(test="own")
+    cfg.MODEL.META_ARCHITECTURE = "GeneralizedRCNN"
+    check_datasets(cfg)
