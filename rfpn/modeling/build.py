@@ -19,9 +19,12 @@ def build_model(cfg: CfgNode) -> nn.Module:
 
 def checked(model: nn.Module, cfg: CfgNode) -> nn.Module:
     """The model. Raises ValueError where Detectron2's semantic head would leave out features, or could not add them up."""
-    if not isinstance(getattr(model, "sem_seg_head", None), SemSegFPNHead):
+    head, backbone = getattr(model, "sem_seg_head", None), getattr(model, "backbone", None)
+    shapes = backbone.output_shape() if isinstance(backbone, modeling.Backbone) else {}
+    # heads and models of one's own may read other keys, or get their features from elsewhere
+    if type(head) is not SemSegFPNHead or not set(head.in_features) <= shapes.keys():
         return model
-    node, shapes = cfg.MODEL.SEM_SEG_HEAD, model.backbone.output_shape()
+    node = cfg.MODEL.SEM_SEG_HEAD
     if unknown := [name for name in node.IN_FEATURES if name not in shapes]:
         raise ValueError(f"MODEL.SEM_SEG_HEAD.IN_FEATURES has {', '.join(unknown)}, but the backbone gives {', '.join(shapes)}")
     # it scales up alone

@@ -1,6 +1,9 @@
 """Models of configurations whose keys make none."""
 
 import pytest
+from detectron2.modeling import META_ARCH_REGISTRY, SEM_SEG_HEADS_REGISTRY, build_backbone
+from detectron2.modeling.meta_arch.semantic_seg import SemSegFPNHead, build_sem_seg_head
+from torch import nn
 
 from rfpn.engine.setup import load_cfg
 from rfpn.engine.trainer import Trainer
@@ -31,4 +34,45 @@ def test_features_that_the_semantic_head_cannot_take_are_named(overrides, words)
 @pytest.mark.parametrize("stride, features", [(8, ["p3", "p5"]), (2, ["p2", "p6"])])
 def test_strides_that_the_semantic_head_can_take_pass(stride, features):
     keys = ["MODEL.SEM_SEG_HEAD.COMMON_STRIDE", stride, "MODEL.SEM_SEG_HEAD.IN_FEATURES", features]
+    build_model(load_cfg("configs/quick_schedules/rfpn_quick.yaml", keys))
+
+
+class OwnSegmentor(nn.Module):
+    """Calls its backbone what it likes."""
+
+    def __init__(self, cfg):
+        super().__init__()
+        self.encoder = build_backbone(cfg)
+        self.sem_seg_head = build_sem_seg_head(cfg, self.encoder.output_shape())
+
+
+class OwnNeck(OwnSegmentor):
+    """What its head gets is not what its backbone gives."""
+
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        self.backbone = self.encoder.bottom_up
+
+
+class OwnHead(SemSegFPNHead):
+    """Does without the keys of Detectron2's."""
+
+    @classmethod
+    def from_config(cls, cfg, input_shape):
+        """The coarse features alone."""
+        chosen = {name: input_shape[name] for name in ("p3", "p4")}
+        return {**super().from_config(cfg, input_shape), "input_shape": chosen, "common_stride": 8}
+
+
+@pytest.mark.parametrize(
+    "registry, own, overrides",
+    [
+        (META_ARCH_REGISTRY, OwnSegmentor, ["META_ARCHITECTURE", "OwnSegmentor"]),
+        (META_ARCH_REGISTRY, OwnNeck, ["META_ARCHITECTURE", "OwnNeck"]),
+        (SEM_SEG_HEADS_REGISTRY, OwnHead, ["SEM_SEG_HEAD.NAME", "OwnHead", "MODEL.SEM_SEG_HEAD.IN_FEATURES", []]),
+    ],
+)
+def test_models_and_heads_of_ones_own_are_left_alone(monkeypatch, registry, own, overrides):
+    monkeypatch.setitem(registry._obj_map, own.__name__, own)
+    keys = [f"MODEL.{overrides[0]}", *overrides[1:], "MODEL.DEVICE", "cpu"]
     build_model(load_cfg("configs/quick_schedules/rfpn_quick.yaml", keys))
