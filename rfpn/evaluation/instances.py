@@ -27,10 +27,12 @@ class InstanceEvaluator(COCOEvaluator):
         if converted:
             _forget_converted(dataset_name, output_dir)
         most = detections if detections > _COCO_DETECTIONS else None
-        super().__init__(dataset_name, tasks, distributed=True, output_dir=output_dir, max_dets_per_image=most)
-        if converted:
-            # this run's file, which a later run of the process may find gone, or of other records
-            del MetadataCatalog.get(dataset_name).json_file
+        try:
+            super().__init__(dataset_name, tasks, distributed=True, output_dir=output_dir, max_dets_per_image=most)
+        finally:
+            if converted:
+                # this run's file, which a later run of the process may find gone, or of other records
+                vars(MetadataCatalog.get(dataset_name)).pop("json_file", None)
         # pycocotools takes a match with id 0 for none, and wants numbers
         for number, annotation in enumerate(self._coco_api.dataset.get("annotations", []), 1):
             annotation["id"] = number

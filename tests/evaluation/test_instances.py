@@ -108,6 +108,10 @@ def test_records_without_a_json_are_those_of_now(tmp_path):
     assert perfect_scores("instances_records", tmp_path)["bbox"]["AP"] == pytest.approx(100)
     # nor is another run of this process bound to what the first has converted
     record["image_id"] = 2
+    record["annotations"] = [{**truth, "segmentation": None}]
+    with pytest.raises(TypeError, match="segmentation"):
+        perfect_scores("instances_records", tmp_path / "failed")
+    record["annotations"] = [truth]
     assert MetadataCatalog.get("instances_records").get("json_file") is None
     assert perfect_scores("instances_records", tmp_path / "again")["bbox"]["AP"] == pytest.approx(100)
 
