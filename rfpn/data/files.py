@@ -80,7 +80,7 @@ def finite(content):
         return {key: finite(value) for key, value in content.items()}
     if isinstance(content, (list, tuple)):
         return [finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
+    return None if isinstance(content, (float, np.floating)) and not math.isfinite(content) else content
 
 
 def write_csv(path: str | os.PathLike, rows: list[dict]) -> None:

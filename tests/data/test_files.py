@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from rfpn.data.files import datasets_root, differences, first_few, read_json, whole_file, write_json
+from rfpn.data.files import datasets_root, differences, finite, first_few, read_json, whole_file, write_json
 
 
 def test_file_is_there_at_the_end(tmp_path):
@@ -44,6 +44,12 @@ def test_json_is_written_whole_into_a_folder_that_it_makes(tmp_path):
     with pytest.raises(TypeError):
         write_json(path, {"a": 1, "b": {1}})
     assert [file.name for file in path.parent.iterdir()] == ["a.json"] and path.read_text() == whole
+
+
+@pytest.mark.parametrize("kind", [float, np.float32, np.float64])
+def test_numbers_that_json_has_no_word_for_are_none(tmp_path, kind):
+    write_json(tmp_path / "numbers.json", finite({"values": [kind("nan"), kind("-inf"), kind(0.5)]}))
+    assert read_json(tmp_path / "numbers.json") == {"values": [None, None, 0.5]}
 
 
 def test_tables_are_utf8_whatever_the_locale(tmp_path):
