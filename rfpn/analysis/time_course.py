@@ -76,7 +76,7 @@ def step_outputs(model: nn.Module, inputs: list[dict], steps: list[int]) -> Iter
 
 def _steps_and_residuals(model, inputs: list[dict], steps: list[int]) -> Iterator[tuple[int, list[dict], Tensor]]:
     """(step, outputs, residual (R,)) in ascending order of ``steps``."""
-    recurrent_layer(model)
+    recurrent_layer(model)  # raises where there is none
     if not isinstance(model, PathfinderNet):
         yield from _panoptic_steps(model, inputs, steps)
         return

@@ -56,7 +56,7 @@ def write_split(
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-    # JSON holds none of NumPy's numbers
+    # range() takes integers alone, not 4 / 2
     num, seed, workers = whole_number("num", num, 1), whole_number("seed", seed, 0), whole_number("workers", workers, 1)
     if num > MOST_SAMPLES:
         raise ValueError(f"num must be at most {MOST_SAMPLES}, got {num}")
