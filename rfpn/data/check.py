@@ -98,7 +98,7 @@ def check_metadata(dataset_name: str, *, needs_panoptic: bool = True) -> None:
     its evaluators miss that only after training.
 
     Args:
-        needs_panoptic: the fields of panoptic evaluation are due; else only those of instances.
+        needs_panoptic: the fields that panoptic evaluation needs are asked for; else only those of instances.
 
     Raises:
         KeyError: no dataset has that name.

@@ -95,7 +95,7 @@ def check_label_maps(dataset_name: str, records: list) -> None:
     if without:
         raise ValueError(
             f"dataset '{dataset_name}': {len(without)} of {len(records)} images have no label map (sem_seg_file_name); "
-            "take the set's '_separated' form, or register it with rfpn.data.panoptic.register_panoptic"
+            "name the set with '_separated' at its end, or register it with rfpn.data.panoptic.register_panoptic"
         )
 
 
@@ -209,7 +209,7 @@ def check_mask_format(records: list, mask_format: str) -> None:
         mask_format: ``INPUT.MASK_FORMAT``; a bitmask is made of RLE and polygons alike, polygons are not made of RLE.
 
     Raises:
-        ValueError: naming the key, and the first record with an object without a mask, or an RLE mask where polygons are due.
+        ValueError: naming the key, and the first record with an object without a mask, or an RLE mask where polygons are needed.
     """
     if mask_format not in ("bitmask", "polygon"):
         raise ValueError(f"INPUT.MASK_FORMAT must be 'bitmask' or 'polygon', got {mask_format!r}")

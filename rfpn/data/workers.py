@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 def worker_pool(workers: int, start_method: str | None = None) -> ProcessPoolExecutor:
     """So many processes, which leave Ctrl-C to the main one (that tells of it and ends them) and end with it.
 
-    Where one is ended from outside, results raise ``BrokenProcessPool``. ``start_method`` is multiprocessing's.
+    Where one is killed, as by the system, results raise ``BrokenProcessPool``. ``start_method`` is multiprocessing's.
     """
     context = multiprocessing.get_context(start_method)
     return ProcessPoolExecutor(workers, mp_context=context, initializer=_start)

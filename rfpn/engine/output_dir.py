@@ -45,8 +45,8 @@ def claim(folder: str) -> None:
 def kept_record(folder: str, evaluating: bool) -> Iterator[None]:
     """Keep the ``config.yaml`` of a training while Detectron2 writes its own under that name.
 
-    What it wrote is an evaluation's record: it goes to ``config_eval.yaml``, or stays where no training has left a
-    ``config.yaml``. That of a training is removed, and what was left half written.
+    An evaluation's goes to ``config_eval.yaml``, or stays where no training has left a ``config.yaml``. A training's is
+    removed, since the trainer writes its own once all is built; so is one that was left half written.
     """
     if not comm.is_main_process():
         yield

@@ -1,14 +1,18 @@
 """Which settings a resumed run has: the checkpoint's or its own, in force and on record."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from fvcore.common.param_scheduler import ConstantParamScheduler
 
 from rfpn.engine.hooks import LRScheduler
-from rfpn.engine.resume import same_kind
+from rfpn.engine.resume import changed_keys, same_kind
 from rfpn.engine.setup import load_cfg
 from rfpn.engine.trainer import Trainer
 from tests.engine.test_trainer import build
+
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 pytestmark = pytest.mark.usefixtures("scenes")
 
@@ -212,3 +216,46 @@ def test_a_seed_that_was_drawn_is_on_record(tmp_path):
     resumed = build(tmp_path, "SEED", -1, "SOLVER.MAX_ITER", 2)
     resumed.resume_or_load()
     assert load_cfg(str(tmp_path / "config.yaml"), []).SEED == trainer.seed == resumed.seed
+
+
+def read(folder, *overrides):
+    config = str(CONFIGS / "quick_schedules" / "pathfinder_quick.yaml")
+    return load_cfg(config, ["OUTPUT_DIR", str(folder), *map(str, overrides)])
+
+
+def test_settings_that_a_resumed_run_did_not_have_are_named(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(read(tmp_path).dump())
+    other = ["MODEL.RECURRENT.STEPS", 6, "MODEL.RECURRENT.LIPSCHITZ.WEIGHT", 0.0, "DATASETS.TRAIN", "('pathfinder_9_train',)"]
+    other += ["INPUT.PATHFINDER_SIZE", 64]
+    free = ["SOLVER.MAX_ITER", 9, "MODEL.WEIGHTS", "a.pth", "MODEL.RECURRENT.TEST_STEPS", 3, "DATASETS.TEST", "()"]
+    free += ["MODEL.DEVICE", "meta"]
+    assert changed_keys(read(tmp_path, *other)) == ([], [])  # no checkpoint: no run to go on with
+    (tmp_path / "last_checkpoint").write_text("model_0000001.pth")
+    assert changed_keys(read(tmp_path, *free)) == ([], [])
+    learnt, restored = changed_keys(read(tmp_path, *free, *other, "SOLVER.BASE_LR", 0.5, "SOLVER.WEIGHT_DECAY", 0.25))
+    assert restored == ["SOLVER.BASE_LR 0.001 -> 0.5", "SOLVER.WEIGHT_DECAY 0.0 -> 0.25"]
+    assert sorted(learnt) == [
+        "DATASETS.TRAIN ['pathfinder_6_train'] -> ['pathfinder_9_train']",
+        "INPUT.PATHFINDER_SIZE 32 -> 64",
+        "MODEL.RECURRENT.LIPSCHITZ.WEIGHT 0.01 -> 0.0",
+        "MODEL.RECURRENT.STEPS 4 -> 6",
+    ]
+    # of an older version, damaged
+    config.write_text("MODEL: {RECURRENT: {STEPS: 5}}")
+    assert changed_keys(read(tmp_path)) == (["MODEL.RECURRENT.STEPS 5 -> 4"], [])
+    for content in ("", "[1", "words"):
+        config.write_text(content)
+        assert changed_keys(read(tmp_path)) == ([], [])
+
+
+def test_all_settings_that_stay_the_checkpoints_are_named(tmp_path):
+    (tmp_path / "last_checkpoint").write_text("model_0000001.pth")
+    (tmp_path / "config.yaml").write_text(read(tmp_path).dump())
+    given = {"SEED": 9, "SOLVER.BASE_LR": 0.5, "SOLVER.BIAS_LR_FACTOR": 2.0, "SOLVER.LR_FACTORS": "(('readout', 2.0),)"}
+    given |= {"SOLVER.MOMENTUM": 0.5, "SOLVER.NESTEROV": True, "SOLVER.WEIGHT_DECAY": 0.25}
+    given |= {"SOLVER.WEIGHT_DECAY_BIAS": 0.5, "SOLVER.WEIGHT_DECAY_NORM": 0.125}
+    learnt, restored = changed_keys(read(tmp_path, *(word for pair in given.items() for word in pair)))
+    assert learnt == [] and {line.split()[0] for line in restored} == given.keys()
+    # which asks for none
+    assert changed_keys(read(tmp_path, "SEED", -1)) == ([], [])
