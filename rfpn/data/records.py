@@ -209,7 +209,7 @@ def check_mask_format(records: list, mask_format: str) -> None:
         mask_format: ``INPUT.MASK_FORMAT``; a bitmask is made of RLE and polygons alike, polygons are not made of RLE.
 
     Raises:
-        ValueError: naming the key, and the first record with an object without a mask, or an RLE mask where polygons are needed.
+        ValueError: naming the key, and the first record with an object without a mask, or an RLE mask for polygons.
     """
     if mask_format not in ("bitmask", "polygon"):
         raise ValueError(f"INPUT.MASK_FORMAT must be 'bitmask' or 'polygon', got {mask_format!r}")
