@@ -23,7 +23,8 @@ class InstanceEvaluator(COCOEvaluator):
             tasks: of "bbox", "segm". output_dir: for predictions.
             detections: those of an image that count, the surest first; 100 where it is less, as in COCO's AP.
         """
-        converted = not hasattr(MetadataCatalog.get(dataset_name), "json_file")
+        metadata = MetadataCatalog.get(dataset_name)
+        converted = not hasattr(metadata, "json_file")
         if converted:
             _forget_converted(dataset_name, output_dir)
         most = detections if detections > _COCO_DETECTIONS else None
@@ -32,7 +33,7 @@ class InstanceEvaluator(COCOEvaluator):
         finally:
             if converted:
                 # this run's file, which a later run of the process may find gone, or of other records
-                vars(MetadataCatalog.get(dataset_name)).pop("json_file", None)
+                vars(metadata).pop("json_file", None)
         # pycocotools takes a match with id 0 for none, and wants numbers
         for number, annotation in enumerate(self._coco_api.dataset.get("annotations", []), 1):
             annotation["id"] = number

@@ -52,7 +52,7 @@ class PathfinderSettings:
             value = getattr(self, field.name)
             if not (isinstance(value, Real) and math.isfinite(value) and value > 0):
                 raise ValueError(f"{field.name} must be a positive number, got {value!r}")
-            # JSON holds none of NumPy's numbers
+            # of any type of number, but one kind on record
             object.__setattr__(self, field.name, float(value))
         if self.window > MOST_WINDOW:
             raise ValueError(f"window must be at most {MOST_WINDOW}, got {self.window}")

@@ -25,28 +25,32 @@ def norm_coefficients_kernel(
     sums, rstd, tmean, tslope, scale, out, count, TANGENT: tl.constexpr, CHANNELS: tl.constexpr, C: tl.constexpr
 ):
     """NormCoefficients, five rows and three, and the gradient of the scale into out (9, C); without TANGENT rows 0, 1, 3."""
-    c = tl.arange(0, CHANNELS)
-    mask = c < C
-    r, gain = tl.load(rstd + c, mask=mask, other=0.0), tl.load(scale + c, mask=mask, other=0.0)
-    mean, slope = tl.load(sums + c, mask=mask, other=0.0) / count, tl.load(sums + C + c, mask=mask, other=0.0) / count
-    mean, slope = gain * mean, gain * slope
+    r, gain = channel(rstd, CHANNELS, C), channel(scale, CHANNELS, C)
+    scaled = channel(sums + C, CHANNELS, C)
+    mean, slope = gain * (channel(sums, CHANNELS, C) / count), gain * (scaled / count)
     if TANGENT:
-        dtc = tl.load(sums + 2 * C + c, mask=mask, other=0.0) / count
-        along = tl.load(sums + 3 * C + c, mask=mask, other=0.0) / count
-        tm, ts = tl.load(tmean + c, mask=mask, other=0.0), tl.load(tslope + c, mask=mask, other=0.0)
-        through = r * (tl.load(sums + 4 * C + c, mask=mask, other=0.0) / count - tm * dtc - ts * along)
+        dtc, along = channel(sums + 2 * C, CHANNELS, C) / count, channel(sums + 3 * C, CHANNELS, C) / count
+        tm, ts = channel(tmean, CHANNELS, C), channel(tslope, CHANNELS, C)
+        through = r * (channel(sums + 4 * C, CHANNELS, C) / count - tm * dtc - ts * along)
         first, second = r * ts * gain, r * gain * along
         mean -= first * dtc + second * tm
         slope += gain * through - first * along - second * ts
-        tl.store(out + 2 * C + c, -r * first, mask=mask)
-        tl.store(out + 4 * C + c, -r * second, mask=mask)
-        tl.store(out + 5 * C + c, -r * gain * dtc, mask=mask)
-        tl.store(out + 6 * C + c, r * gain, mask=mask)
-        tl.store(out + 7 * C + c, -r * gain * along, mask=mask)
-        tl.store(out + 8 * C + c, tl.load(sums + C + c, mask=mask, other=0.0) + count * through, mask=mask)
-    tl.store(out + c, -r * mean, mask=mask)
-    tl.store(out + C + c, r * gain, mask=mask)
-    tl.store(out + 3 * C + c, -r * slope, mask=mask)
+        _store_row(out, 2, -r * first, CHANNELS, C)
+        _store_row(out, 4, -r * second, CHANNELS, C)
+        _store_row(out, 5, -r * gain * dtc, CHANNELS, C)
+        _store_row(out, 6, r * gain, CHANNELS, C)
+        _store_row(out, 7, -r * gain * along, CHANNELS, C)
+        _store_row(out, 8, scaled + count * through, CHANNELS, C)
+    _store_row(out, 0, -r * mean, CHANNELS, C)
+    _store_row(out, 1, r * gain, CHANNELS, C)
+    _store_row(out, 3, -r * slope, CHANNELS, C)
+
+
+@triton.jit
+def _store_row(out, row, column, CHANNELS: tl.constexpr, C: tl.constexpr):
+    """Write a column (CHANNELS, 1) to a row of out (·, C)."""
+    c = tl.arange(0, CHANNELS)[:, None]
+    tl.store(out + row * C + c, column, mask=c < C)
 
 
 @triton.jit
