@@ -56,7 +56,15 @@ def test_options_of_the_recurrent_layer():
     wanted = {argument: True if key == "LIPSCHITZ.WEIGHT" else value for key, (value, argument) in OPTIONS.items()}
     assert found == default | wanted and found.keys() - wanted.keys() == {"gradient", "solver"}
     for key, (value, argument) in ALONE.items():
-        assert recurrent_options(configured(below({key: value}))) == default | {argument: value, "test_steps": 20}
+        assert recurrent_options(configured(below({key: value}))) == default | {argument: value}
+
+
+@pytest.mark.parametrize("test_steps, used", [(0, 5), (7, 7)])
+def test_evaluation_follows_steps_that_are_set_later_unless_it_has_its_own(test_steps, used):
+    values = below({"KERNEL_SIZE": 3, "STEPS": 2, "TEST_STEPS": test_steps}) | {"MODEL.PATHFINDER.CHANNELS": 2}
+    layer = PathfinderNet(configured(values)).eval().layer
+    layer.steps = 5
+    assert (layer(torch.zeros(1, 2, 4, 4)).steps == used).all()
 
 
 CELL = {"GATE_BIAS": "chronos", "GATE_STEPS": 13, "NORM_START": 0.5, "KERNEL_SIZE": 5}
