@@ -20,6 +20,8 @@ _FONT_SIZE = 14
 # pixels around a label's letters
 _LABEL_PAD = 1
 _CONTOUR_COLOR = (255, 90, 40)
+# boxes of a picture: a thousand would hide it
+_PROPOSALS = 20
 
 
 def draw_panoptic(image: np.ndarray, segments: np.ndarray, segments_info: list[dict], metadata, scale: float = 1.0):
@@ -41,6 +43,13 @@ def draw_panoptic(image: np.ndarray, segments: np.ndarray, segments_info: list[d
 def draw_instances(image: np.ndarray, instances, metadata, scale: float = 1.0) -> np.ndarray:
     """Overlay of Detectron2's ``Instances`` on the CPU; sizes as :func:`draw_panoptic`."""
     return _draw(image, metadata, scale, lambda drawer: drawer.draw_instance_predictions(instances))
+
+
+def draw_proposals(image: np.ndarray, proposals, metadata, scale: float = 1.0) -> np.ndarray:
+    """The 20 surest boxes of a proposal network's ``Instances`` on the CPU; sizes as :func:`draw_panoptic`."""
+    # sorted by Detectron2
+    boxes = proposals.proposal_boxes[:_PROPOSALS]
+    return _draw(image, metadata, scale, lambda drawer: drawer.overlay_instances(boxes=boxes))
 
 
 def draw_semantic(image: np.ndarray, labels: np.ndarray, metadata, scale: float = 1.0) -> np.ndarray:

@@ -10,7 +10,7 @@ from detectron2.evaluation import inference_context
 from PIL import Image
 from torch import nn
 
-from rfpn.analysis.figures import draw_contour, draw_instances, draw_panoptic, draw_semantic
+from rfpn.analysis.figures import draw_contour, draw_instances, draw_panoptic, draw_proposals, draw_semantic
 from rfpn.analysis.time_course import step_outputs
 from rfpn.analysis.unrolling import find_recurrent_layer, has_recurrent_layer, trained_steps
 from rfpn.data.architectures import is_pathfinder
@@ -82,7 +82,7 @@ class Overlay:
 
 
 class SegmentationOverlay(Overlay):
-    """Panoptic segmentation; instances or semantic segmentation where the model gives only those."""
+    """Panoptic segmentation; instances, proposals or semantic segmentation where the model gives only those."""
 
     def __init__(self, model: nn.Module, cfg: CfgNode):
         super().__init__(model, cfg)
@@ -110,6 +110,8 @@ class SegmentationOverlay(Overlay):
             return draw_panoptic(image, segments.cpu().numpy(), records, self.metadata, scale)
         if "instances" in output:
             return draw_instances(image, output["instances"].to("cpu"), self.metadata, scale)
+        if "proposals" in output:
+            return draw_proposals(image, output["proposals"].to("cpu"), self.metadata, scale)
         return draw_semantic(image, output["sem_seg"].argmax(dim=0).cpu().numpy(), self.metadata, scale)
 
 

@@ -5,8 +5,10 @@ import pytest
 import torch
 from detectron2.data import DatasetCatalog, Metadata
 from detectron2.modeling import build_model
+from detectron2.structures import Boxes, Instances
 from PIL import Image
 
+from rfpn.analysis.figures import enlarge
 from rfpn.analysis.overlay import SegmentationOverlay, build_overlay, enlargement, model_title
 from rfpn.data.images import read_image
 from rfpn.data.mapper import PanopticMapper
@@ -79,14 +81,28 @@ def test_G2_a_grey_image_and_the_same_as_rgb_give_the_same(contours, tmp_path):
 
 def test_other_models_of_detectron2_are_drawn_too():
     boxes = overlay(SCENES, "MODEL.META_ARCHITECTURE", "GeneralizedRCNN", "MODEL.ROI_HEADS.SCORE_THRESH_TEST", "0.0")
-    semantic_cfg = load_cfg(str(SCENES), ["MODEL.DEVICE", "cpu", "MODEL.META_ARCHITECTURE", "SemanticSegmentor"])
-    semantic = build_overlay(build_model(semantic_cfg), semantic_cfg)
     (image,) = images(1)
-    for ours, key in ((boxes, "instances"), (semantic, "sem_seg")):
+    others = [(boxes, "instances")]
+    for architecture, key in (("SemanticSegmentor", "sem_seg"), ("ProposalNetwork", "proposals")):
+        cfg = load_cfg(str(SCENES), ["MODEL.DEVICE", "cpu", "MODEL.META_ARCHITECTURE", architecture])
+        others.append((build_overlay(build_model(cfg), cfg), key))
+    for ours, key in others:
         (output,) = ours.predict([image])
         assert key in output and "panoptic_seg" not in output
         picture = ours.draw(image, output, 2.0)
-        assert picture.shape == (80, 112, 3) and picture.std() > 0
+        assert picture.shape == (80, 112, 3) and not np.array_equal(picture, enlarge(image, 2.0))
+
+
+def test_of_proposals_only_the_surest_are_drawn():
+    cfg = load_cfg(str(SCENES), ["MODEL.DEVICE", "cpu", "MODEL.META_ARCHITECTURE", "ProposalNetwork"])
+    ours, (image,) = build_overlay(torch.nn.Identity(), cfg), images(1)
+
+    def drawn(count):
+        corners = torch.arange(count)[:, None] + torch.tensor([0, 0, 9, 9])
+        return ours.draw(image, {"proposals": Instances((40, 56), proposal_boxes=Boxes(corners))})
+
+    assert not np.array_equal(drawn(20), drawn(19)) and np.array_equal(drawn(20), drawn(30))
+    assert drawn(0).shape == image.shape
 
 
 def test_instances_found_on_a_set_without_things_are_void():
