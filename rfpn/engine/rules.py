@@ -121,6 +121,7 @@ def _check_model(cfg: CfgNode) -> None:
             f"MODEL.SEM_SEG_HEAD.IGNORE_VALUE must be none of the MODEL.SEM_SEG_HEAD.NUM_CLASSES {head.NUM_CLASSES} classes, "
             f"such as 255, got {head.IGNORE_VALUE}"
         )
+    _check_box_weights(cfg.MODEL)
     if cfg.MODEL.PROPOSAL_GENERATOR.NAME == "PrecomputedProposals":
         raise ValueError("MODEL.PROPOSAL_GENERATOR.NAME must not be PrecomputedProposals, which serve none of the models here")
     channels = 1 if cfg.INPUT.FORMAT == "L" else 3
@@ -129,6 +130,16 @@ def _check_model(cfg: CfgNode) -> None:
             raise ValueError(f"MODEL.{key} must have {channels} value(s) with INPUT.FORMAT {cfg.INPUT.FORMAT}, got {value}")
     if 0 in cfg.MODEL.PIXEL_STD:
         raise ValueError(f"MODEL.PIXEL_STD, by which pictures are divided, must not be 0, got {cfg.MODEL.PIXEL_STD}")
+
+
+def _check_box_weights(node: CfgNode) -> None:
+    """Weights of box regressions: Detectron2 unpacks them at the first box, and divides by them without a look."""
+    rows = [(f"MODEL.{key}.BBOX_REG_WEIGHTS", node[key].BBOX_REG_WEIGHTS) for key in ("RPN", "ROI_BOX_HEAD", "RETINANET")]
+    rows += [("MODEL.ROI_BOX_CASCADE_HEAD.BBOX_REG_WEIGHTS: a row", row) for row in node.ROI_BOX_CASCADE_HEAD.BBOX_REG_WEIGHTS]
+    for name, row in rows:
+        numbers = row if isinstance(row, (list, tuple)) else ()
+        if len(numbers) not in (4, 5) or not all(isinstance(number, Real) and 0 < number < math.inf for number in numbers):
+            raise ValueError(f"{name} must be 4 finite numbers above 0 (5 for rotated boxes), got {row!r}")
 
 
 def _check_solver(node: CfgNode) -> None:

@@ -65,6 +65,12 @@ def test_keys_that_cannot_go_together_are_named(overrides, words):
         ("MODEL.FPN.FUSE_TYPE", "foo"),
         ("MODEL.ROI_MASK_HEAD.POOLER_RESOLUTION", 0),
         ("MODEL.PIXEL_STD", "[1.0, 0.0, 1.0]"),
+        ("MODEL.RETINANET.BBOX_REG_WEIGHTS", "(1.0,)"),
+        ("MODEL.ROI_BOX_CASCADE_HEAD.BBOX_REG_WEIGHTS", "((10.0, 10.0, 5.0, 5.0), (20.0, 20.0, 10.0))"),
+        ("MODEL.ROI_BOX_CASCADE_HEAD.BBOX_REG_WEIGHTS", "(10.0, 10.0, 5.0, 5.0)"),
+        ("MODEL.ROI_BOX_HEAD.BBOX_REG_WEIGHTS", "(10.0, 10.0, 5.0)"),
+        ("MODEL.ROI_BOX_HEAD.BBOX_REG_WEIGHTS", "(10.0, 10.0, 5.0, 'x')"),
+        ("MODEL.RPN.BBOX_REG_WEIGHTS", "(1.0, 1.0, 1.0, 0.0)"),
         # no box is trained on
         ("MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE", 0),
         ("MODEL.RPN.BATCH_SIZE_PER_IMAGE", 0),
@@ -130,6 +136,7 @@ def test_values_that_cannot_work_together_are_named(overrides, key):
         "INPUT.MIN_SIZE_TRAIN (64,128) INPUT.MIN_SIZE_TRAIN_SAMPLING range INPUT.CROP.SIZE [1.0,0.1]",
         "INPUT.CROP.TYPE absolute_range INPUT.CROP.SIZE [32,64] SEED 4000000000",
         "SOLVER.LR_SCHEDULER_NAME WarmupCosineLR SOLVER.STEPS (30,20) SOLVER.MAX_ITER 20",
+        "MODEL.RPN.BBOX_REG_WEIGHTS [1,1,1,1,1] MODEL.ROI_BOX_HEAD.BBOX_REG_WEIGHTS (10,10,5,5,1)",
     ],
 )
 def test_values_at_the_ends_are_taken(overrides):
