@@ -22,8 +22,10 @@ from rfpn.modeling.recurrent import recurrent_options
 _PIXELS = Range(1, 100_000, whole=True)
 _SHARE = Range(0, 1)
 _NOT_NEGATIVE = Range(0, sys.float_info.max)
+_BOX_LOSSES = ("smooth_l1", "giou", "diou", "ciou")
 _PIXELS_OR_AS_IS = Range(0, 100_000, whole=True)  # 0: no resizing
-# keys on which Detectron2 stumbles late or without naming them, or with which a slip of the keyboard would fill the memory
+# keys on which Detectron2 stumbles late, without naming them or without a word (a threshold in percent, which nothing
+# passes; a loss that is made worse), or with which a slip of the keyboard would fill the memory
 _RULES = {
     # numpy takes 32 bits, and each process adds its number
     "SEED": Range(-math.inf, 2**32 - 2**16, whole=True),
@@ -38,12 +40,26 @@ _RULES = {
     "INPUT.PATHFINDER_SIZE": Range(1, 4096, whole=True),
     "INPUT.RANDOM_FLIP": ("horizontal", "vertical", "none"),
     "MODEL.FPN.FUSE_TYPE": ("sum", "avg"),
+    "MODEL.PANOPTIC_FPN.COMBINE.INSTANCES_CONFIDENCE_THRESH": _SHARE,
+    "MODEL.PANOPTIC_FPN.COMBINE.OVERLAP_THRESH": _SHARE,
+    "MODEL.PANOPTIC_FPN.INSTANCE_LOSS_WEIGHT": _NOT_NEGATIVE,
     "MODEL.PATHFINDER.FEEDFORWARD_LAYERS": FEEDFORWARD_LAYERS,
+    "MODEL.RETINANET.BBOX_REG_LOSS_TYPE": _BOX_LOSSES,
+    "MODEL.RETINANET.NMS_THRESH_TEST": _SHARE,
+    "MODEL.RETINANET.SCORE_THRESH_TEST": _SHARE,
+    "MODEL.ROI_BOX_HEAD.BBOX_REG_LOSS_TYPE": _BOX_LOSSES,
+    "MODEL.ROI_BOX_HEAD.BBOX_REG_LOSS_WEIGHT": _NOT_NEGATIVE,
     "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION": COUNT,
     "MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE": COUNT,
+    "MODEL.ROI_HEADS.NMS_THRESH_TEST": _SHARE,
     "MODEL.ROI_HEADS.POSITIVE_FRACTION": _SHARE,
+    "MODEL.ROI_HEADS.SCORE_THRESH_TEST": _SHARE,
     "MODEL.ROI_MASK_HEAD.POOLER_RESOLUTION": COUNT,
     "MODEL.RPN.BATCH_SIZE_PER_IMAGE": COUNT,
+    "MODEL.RPN.BBOX_REG_LOSS_TYPE": _BOX_LOSSES,
+    "MODEL.RPN.BBOX_REG_LOSS_WEIGHT": _NOT_NEGATIVE,
+    "MODEL.RPN.LOSS_WEIGHT": _NOT_NEGATIVE,
+    "MODEL.RPN.NMS_THRESH": _SHARE,
     "MODEL.RPN.POSITIVE_FRACTION": _SHARE,
     "MODEL.RPN.POST_NMS_TOPK_TEST": COUNT,
     "MODEL.RPN.POST_NMS_TOPK_TRAIN": COUNT,
@@ -51,6 +67,7 @@ _RULES = {
     "MODEL.RPN.PRE_NMS_TOPK_TRAIN": COUNT,
     "MODEL.SEM_SEG_HEAD.COMMON_STRIDE": (1, 2, 4, 8, 16, 32, 64, 128),
     "MODEL.SEM_SEG_HEAD.CONVS_DIM": COUNT,
+    "MODEL.SEM_SEG_HEAD.LOSS_WEIGHT": _NOT_NEGATIVE,
     "SOLVER.ACCUMULATE": Range(1, 10_000, whole=True),
     "SOLVER.AMP.DTYPE": tuple(DTYPES),
     "SOLVER.BASE_LR": _NOT_NEGATIVE,
