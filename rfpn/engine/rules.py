@@ -25,7 +25,7 @@ _NOT_NEGATIVE = Range(0, sys.float_info.max)
 _BOX_LOSSES = ("smooth_l1", "giou", "diou", "ciou")
 _PIXELS_OR_AS_IS = Range(0, 100_000, whole=True)  # 0: no resizing
 # keys on which Detectron2 stumbles late, without naming them or without a word (a threshold in percent, which nothing
-# passes; a loss that is made worse), or with which a slip of the keyboard would fill the memory
+# passes; a loss that is made worse; a box head of no channels), or with which a slip of the keyboard would fill the memory
 _RULES = {
     # numpy takes 32 bits, and each process adds its number
     "SEED": Range(-math.inf, 2**32 - 2**16, whole=True),
@@ -49,6 +49,8 @@ _RULES = {
     "MODEL.RETINANET.SCORE_THRESH_TEST": _SHARE,
     "MODEL.ROI_BOX_HEAD.BBOX_REG_LOSS_TYPE": _BOX_LOSSES,
     "MODEL.ROI_BOX_HEAD.BBOX_REG_LOSS_WEIGHT": _NOT_NEGATIVE,
+    "MODEL.ROI_BOX_HEAD.CONV_DIM": COUNT,
+    "MODEL.ROI_BOX_HEAD.FC_DIM": COUNT,
     "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION": COUNT,
     "MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE": COUNT,
     "MODEL.ROI_HEADS.NMS_THRESH_TEST": _SHARE,
@@ -86,6 +88,7 @@ _RULES = {
     "SOLVER.WARMUP_METHOD": ("linear", "constant"),
     "SOLVER.WEIGHT_DECAY": _NOT_NEGATIVE,
     "SOLVER.WEIGHT_DECAY_NORM": _NOT_NEGATIVE,
+    "TEST.DETECTIONS_PER_IMAGE": COUNT,
     "TEST.LOG_IMAGES": Range(0, 10_000, whole=True),
     "TEST.PRECISE_BN.NUM_ITER": COUNT,
     "TEST.PQ_WORKERS": Range(1, 1024, whole=True),

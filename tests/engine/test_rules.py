@@ -77,6 +77,8 @@ def test_keys_that_cannot_go_together_are_named(overrides, words):
         ("MODEL.ROI_BOX_CASCADE_HEAD.BBOX_REG_WEIGHTS", "((10.0, 10.0, 5.0, 5.0), (20.0, 20.0, 10.0))"),
         ("MODEL.ROI_BOX_CASCADE_HEAD.BBOX_REG_WEIGHTS", "(10.0, 10.0, 5.0, 5.0)"),
         ("MODEL.ROI_BOX_HEAD.BBOX_REG_WEIGHTS", "(10.0, 10.0, 5.0)"),
+        ("MODEL.ROI_BOX_HEAD.CONV_DIM", 0),
+        ("MODEL.ROI_BOX_HEAD.FC_DIM", 0),
         ("MODEL.ROI_BOX_HEAD.BBOX_REG_WEIGHTS", "(10.0, 10.0, 5.0, 'x')"),
         ("MODEL.RPN.BBOX_REG_WEIGHTS", "(1.0, 1.0, 1.0, 0.0)"),
         ("MODEL.ROI_HEADS.NMS_THRESH_TEST", 50.0),
@@ -106,6 +108,7 @@ def test_keys_that_cannot_go_together_are_named(overrides, words):
         ("SOLVER.LR_SCHEDULER_NAME", "WarmupStepWithFixedGammaLR"),
         ("SOLVER.TRAIN_ONLY", "([1],)"),
         ("SOLVER.WEIGHT_DECAY_BIAS", -5.0),
+        ("TEST.DETECTIONS_PER_IMAGE", 0),
         ("TEST.LOG_IMAGES", -1),
         # where no model reads them
         ("MODEL.RECURRENT.GRADIENT", "rpb"),
