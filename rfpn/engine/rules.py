@@ -142,12 +142,18 @@ def _check_model(cfg: CfgNode) -> None:
             f"such as 255, got {head.IGNORE_VALUE}"
         )
     _check_box_weights(cfg.MODEL)
+    for key in ("RPN.IOU_THRESHOLDS", "ROI_HEADS.IOU_THRESHOLDS", "ROI_BOX_CASCADE_HEAD.IOUS", "RETINANET.IOU_THRESHOLDS"):
+        part, name = key.split(".")
+        for threshold in cfg.MODEL[part][name]:
+            check_setting(f"MODEL.{key}: a threshold", threshold, _SHARE)
     if cfg.MODEL.PROPOSAL_GENERATOR.NAME == "PrecomputedProposals":
         raise ValueError("MODEL.PROPOSAL_GENERATOR.NAME must not be PrecomputedProposals, which serve none of the models here")
     channels = 1 if cfg.INPUT.FORMAT == "L" else 3
     for key, value in (("PIXEL_MEAN", cfg.MODEL.PIXEL_MEAN), ("PIXEL_STD", cfg.MODEL.PIXEL_STD)):
         if len(value) != channels:
             raise ValueError(f"MODEL.{key} must have {channels} value(s) with INPUT.FORMAT {cfg.INPUT.FORMAT}, got {value}")
+        for number in value:
+            check_setting(f"MODEL.{key}: a value", number, Range(-sys.float_info.max, sys.float_info.max))
     if 0 in cfg.MODEL.PIXEL_STD:
         raise ValueError(f"MODEL.PIXEL_STD, by which pictures are divided, must not be 0, got {cfg.MODEL.PIXEL_STD}")
 

@@ -19,6 +19,8 @@ CONFIGS = Path(__file__).parents[2] / "configs"
         (["INPUT.FORMAT", "L"], "MODEL.PIXEL_MEAN must have 1 value.s. with INPUT.FORMAT L"),
         (["TEST.AUG.ENABLED", "True"], "TEST.AUG.ENABLED must be False"),
         (["MODEL.PROPOSAL_GENERATOR.NAME", "PrecomputedProposals"], "MODEL.PROPOSAL_GENERATOR.NAME must not be Precomputed"),
+        (["MODEL.PIXEL_MEAN", "['a', 1.0, 1.0]"], "MODEL.PIXEL_MEAN: a value must be a number, got 'a'"),
+        (["MODEL.PIXEL_STD", "[1.0, 1.0, 'a']"], "MODEL.PIXEL_STD: a value must be a number, got 'a'"),
         (["MODEL.PIXEL_STD", "[1.0]"], "MODEL.PIXEL_STD must have 3 value"),
         (["MODEL.SEM_SEG_HEAD.IGNORE_VALUE", "3"], "MODEL.SEM_SEG_HEAD.IGNORE_VALUE must be none of .* 54 classes"),
         (["MODEL.SEM_SEG_HEAD.IGNORE_VALUE", "-1"], "MODEL.SEM_SEG_HEAD.IGNORE_VALUE must be none of"),
@@ -88,6 +90,11 @@ def test_keys_that_cannot_go_together_are_named(overrides, words):
         ("MODEL.RPN.LOSS_WEIGHT", -1.0),
         ("MODEL.RPN.NMS_THRESH", 70.0),
         ("MODEL.SEM_SEG_HEAD.LOSS_WEIGHT", -1.0),
+        # no box is matched
+        ("MODEL.RETINANET.IOU_THRESHOLDS", "[40, 50]"),
+        ("MODEL.ROI_BOX_CASCADE_HEAD.IOUS", "(50, 60, 70)"),
+        ("MODEL.ROI_HEADS.IOU_THRESHOLDS", "[50]"),
+        ("MODEL.RPN.IOU_THRESHOLDS", "[30, 70]"),
         # no box is trained on
         ("MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE", 0),
         ("MODEL.RPN.BATCH_SIZE_PER_IMAGE", 0),
