@@ -115,7 +115,6 @@ def test_keys_that_cannot_go_together_are_named(overrides, words):
         ("SOLVER.LR_SCHEDULER_NAME", "WarmupStepWithFixedGammaLR"),
         ("SOLVER.TRAIN_ONLY", "([1],)"),
         ("SOLVER.WEIGHT_DECAY_BIAS", -5.0),
-        ("TEST.DETECTIONS_PER_IMAGE", 0),
         ("TEST.LOG_IMAGES", -1),
         # where no model reads them
         ("MODEL.RECURRENT.GRADIENT", "rpb"),
