@@ -10,6 +10,7 @@ from detectron2.utils import comm
 from detectron2.utils.logger import setup_logger
 from torch import nn
 
+from arguments import check_name
 from rfpn.analysis.overlay import Overlay, build_overlay
 from rfpn.analysis.unrolling import has_recurrent_layer
 from rfpn.data.files import finite, write_csv, write_json
@@ -139,6 +140,7 @@ def _config_beside(weights: str) -> str:
 
 
 def _checked(cfg: CfgNode, name: str) -> CfgNode:
+    check_name("--weights", name)
     check_weights(cfg)
     if not has_recurrent_layer(cfg):
         raise ValueError(f"{name} has no recurrent layer whose steps could be looked at: leave it out, or check --config-file")

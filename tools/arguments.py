@@ -64,13 +64,20 @@ def named_file(word: str) -> tuple[str, str]:
     return name, path
 
 
+def check_name(option: str, name: str) -> None:
+    """Raise ValueError for a name that Matplotlib leaves out of legends or reads as a formula, or that ends a table's cell."""
+    if name.startswith("_") or set(name) & set("$|"):
+        raise ValueError(f"{option} {name}: names in tables and figures must not begin with _ or hold $ or |; give NAME=FILE")
+
+
 def check_files(option: str, files: list[tuple[str, str]], several: bool = False) -> None:
-    """Raise OSError or ValueError naming the option where one of its NAME=FILE does not exist, or a name comes twice.
+    """Raise OSError or ValueError naming the option where one of its NAME=FILE does not exist, or a name is wrong or twice.
 
     ``several``: a name may have several files, each once.
     """
     seen = set()
     for name, path in files:
+        check_name(option, name)
         if not os.path.exists(path):
             raise FileNotFoundError(f"{option} {name}={path}: {os.path.abspath(path)} does not exist")
         if (given := (name, several and os.path.realpath(path))) in seen:

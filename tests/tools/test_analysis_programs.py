@@ -220,6 +220,12 @@ def test_wrong_input_gives_one_line(models, tmp_path, capsys, job, arguments, wo
     assert words in line
 
 
+def test_names_that_figures_would_lose_are_refused_early(models, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        run("contour", models["pathfinder"][0].replace("=a=", "=_a="), "--output", tmp_path)
+    assert "--weights _a: names in tables and figures must not begin with _" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["file", "allow_pickle"])
 def test_names_that_the_archive_cannot_hold_are_refused_early(models, tmp_path, capsys, monkeypatch, name):
     monkeypatch.setattr(analyze_state_space, "load_models", lambda configs: pytest.fail("a model is built"))

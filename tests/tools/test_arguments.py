@@ -45,6 +45,12 @@ def test_files_that_do_not_exist_are_named_with_their_option(tmp_path):
         check_files("--log", [("a", __file__), ("b", missing)])
 
 
+@pytest.mark.parametrize("name", ["_a", "$a$", "a|b"])
+def test_names_that_figures_or_tables_would_lose_are_refused(name):
+    with pytest.raises(ValueError, match=r"^--log .+: names in tables and figures must not begin with _ or hold"):
+        check_files("--log", [("a_b", __file__), (name, __file__)])
+
+
 @pytest.mark.parametrize(
     "program, purpose",
     [
