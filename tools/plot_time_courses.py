@@ -19,7 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--csv", type=named_file, action="append", required=True, metavar="NAME=FILE",
-        help="timesteps.csv of one model, or of several, of which NAME is one, repeatable",
+        help="timesteps.csv of one model, or of several, of which NAME is one, repeatable; files of one NAME add up",
     )  # fmt: skip
     parser.add_argument(
         "--trained", type=named_steps, action="append", default=[], metavar="NAME=STEPS",
@@ -41,19 +41,28 @@ def named_steps(word: str) -> tuple[str, range]:
 
 
 def named_courses(files: list[tuple[str, str]], trained: dict[str, range]) -> list[Course]:
-    """Courses under the names given here. Raises OSError or ValueError naming what is at fault."""
+    """Courses under the names given here; other steps of a name and data set join its curve.
+
+    Raises:
+        OSError, ValueError: naming what is at fault.
+    """
     if unknown := trained.keys() - dict(files).keys():
         raise ValueError(f"--trained {min(unknown)}: no --csv has that name")
     check_files("--csv", files, several=True)
-    courses = []
+    courses: dict[tuple[str, str], Course] = {}
     for name, path in files:
         found = read_courses(path)
         if len(models := sorted({course.model for course in found})) > 1:
             found = [course for course in found if course.model == name]
             if not found:
                 raise ValueError(f"--csv {name}={path}: has several models, {', '.join(models)}; NAME must be one of them")
-        courses += [course._replace(model=name, trained_steps=trained.get(name, range(0))) for course in found]
-    return courses
+        for _, dataset, _, scores in found:
+            known = courses[name, dataset].scores if (name, dataset) in courses else {}
+            if twice := known.keys() & scores.keys():
+                raise ValueError(f"--csv {name}={path}: another file of that name has step {min(twice)} of {dataset} too")
+            joined = dict(sorted({**known, **scores}.items()))
+            courses[name, dataset] = Course(name, dataset, trained.get(name, range(0)), joined)
+    return list(courses.values())
 
 
 def common_score(courses: list[Course]) -> str:

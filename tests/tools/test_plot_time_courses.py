@@ -35,6 +35,18 @@ def test_courses_bear_the_names_and_steps_given(table, tmp_path, monkeypatch):
     assert (tmp_path / "steps.png").stat().st_size > 0
 
 
+def test_steps_scored_apart_make_one_curve(table, tmp_path):
+    later = tmp_path / "later.csv"
+    scored = {"scenes": {2: {"PQ": 20.0}}, "nuclei": {1: {}}}
+    write_courses(str(later), [Course("run", dataset, range(0), scores) for dataset, scores in scored.items()])
+    courses = plot_time_courses.named_courses([("x", str(table("a"))), ("x", str(later)), ("y", str(later))], {})
+    assert [(course.model, course.dataset, list(course.scores)) for course in courses] == [
+        ("x", "scenes", [1, 2, 3]), ("x", "nuclei", [1]), ("y", "scenes", [2]), ("y", "nuclei", [1])
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="b.csv: another file of that name has step 1 of scenes too"):
+        plot_time_courses.named_courses([("x", str(table("a"))), ("x", str(table("b")))], {})
+
+
 def test_wrong_arguments_are_named(table, tmp_path, monkeypatch, capsys):
     (tmp_path / "log.csv").write_text("no table\n1\n")
     out, one = ["--output", tmp_path / "a.png"], ["--csv", f"one={table('a')}"]
