@@ -46,6 +46,12 @@ def test_a_score_that_no_log_has_is_named(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[0] == "| run | runs | loss_mask |"
 
 
+def test_the_score_of_contours_is_a_default_column(tmp_path, monkeypatch, capsys):
+    log = _log(tmp_path, "1.json", {"iteration": 19, "total_loss": 1.0, "recurrent/residual": 0.1, "pathfinder/IoU": 0.5})
+    _run(monkeypatch, "--log", f"a={log}")
+    assert capsys.readouterr().out.splitlines()[0] == "| run | runs | pathfinder/IoU | recurrent/residual |"
+
+
 def test_runs_that_did_not_get_as_far_are_not_averaged(tmp_path, monkeypatch, capsys):
     logs = [_log(tmp_path, f"{last}.json", {"iteration": last, "PQ": 50.0}) for last in (999, 199)]
     with pytest.raises(SystemExit) as end:
