@@ -113,7 +113,9 @@ def draw(logs: dict[str, dict[str, Series]], epoch: int) -> Figure:
         axis.set_prop_cycle(color=colours)
         for name, log in logs.items():
             iterations, values = log.get(key, ([], []))
-            axis.plot([i / epoch for i in iterations], values, label=name, marker="o" if key == _IOU else None)
+            # a single point makes no line
+            marker = "o" if key == _IOU or len(iterations) == 1 else None
+            axis.plot([i / epoch for i in iterations], values, label=name, marker=marker)
         axis.set(xlabel="epoch", ylabel=label, yscale="linear" if key == _IOU else "log")
         axis.grid(alpha=0.3)
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(logs), 3))

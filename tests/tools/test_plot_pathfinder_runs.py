@@ -47,6 +47,12 @@ def test_panels_share_their_epochs(log):
     assert len({axis.get_xlim() for axis in axes}) == 1 and axes[1].get_xlim()[1] > 3.9
 
 
+def test_a_single_line_of_a_log_is_seen(log, tmp_path):
+    (tmp_path / "one.json").write_text(json.dumps({"iteration": 9, "total_loss": 0.5}))
+    logs = plot_pathfinder_runs.read_logs([("one", tmp_path / "one.json"), ("two", log)])
+    assert [line.get_marker() for line in plot_pathfinder_runs.draw(logs, 10).axes[1].lines] == ["o", "None"]
+
+
 def test_a_log_without_scores_needs_some(log, tmp_path, monkeypatch, capsys):
     losses = tmp_path / "losses.json"
     losses.write_text(json.dumps({"iteration": 9, "total_loss": 0.5}))
