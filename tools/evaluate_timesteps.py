@@ -65,7 +65,7 @@ def datasets_of(args, cfg) -> list[str]:
     names = [name.strip() for name in args.datasets.split(",")] if args.datasets else cfg.DATASETS.TEST
     for name in names:
         check_kind(name, cfg)
-    return list(names)
+    return list(dict.fromkeys(names))
 
 
 def kind_of(names: list[str]) -> str:
