@@ -159,7 +159,8 @@ class Trainer(DefaultTrainer):
 
     def after_train(self) -> None:
         """As Detectron2's, whose count is one too high where no iteration was left to do; a run that failed is not scored."""
-        self.iter = min(self.iter, self.max_iter)
+        # a finished run may be resumed with fewer iterations than it has done
+        self.iter = min(self.iter, max(self.start_iter, self.max_iter))
         if self.iter < self.max_iter:
             # hooks would take a run that failed in its last iteration for a finished one
             self.max_iter = math.inf

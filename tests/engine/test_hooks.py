@@ -72,8 +72,9 @@ def test_a_finished_run_that_is_resumed_has_its_last_iteration_and_its_scores_on
     # although 3 is no multiple of the period
     assert last["iteration"] == 2 and "recurrent/residual" in last
     assert scores["iteration"] == 3 and "pathfinder/IoU" in scores
-    for _ in range(2):
-        trainer = build(tmp_path, overrides)
+    # what is scored has done three iterations, also where a shorter run is asked for
+    for most in (3, 3, 2):
+        trainer = build(tmp_path, overrides.replace("3", str(most)))
         trainer.resume_or_load()
         trainer.train()
         assert log(tmp_path) == whole
