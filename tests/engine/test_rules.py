@@ -161,6 +161,7 @@ def test_values_that_cannot_work_together_are_named(overrides, key):
         "INPUT.CROP.TYPE absolute_range INPUT.CROP.SIZE [32,64] SEED 4000000000",
         "SOLVER.LR_SCHEDULER_NAME WarmupCosineLR SOLVER.STEPS (30,20) SOLVER.MAX_ITER 20",
         "MODEL.RPN.BBOX_REG_WEIGHTS [1,1,1,1,1] MODEL.ROI_BOX_HEAD.BBOX_REG_WEIGHTS (10,10,5,5,1)",
+        "MODEL.ROI_HEADS.SCORE_THRESH_TEST -1.0 MODEL.RETINANET.SCORE_THRESH_TEST -1.0 MODEL.RPN.NMS_THRESH 1.0",
     ],
 )
 def test_values_at_the_ends_are_taken(overrides):
