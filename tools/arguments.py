@@ -67,7 +67,8 @@ def named_file(word: str) -> tuple[str, str]:
 def check_name(option: str, name: str) -> None:
     """Raise ValueError for a name that Matplotlib leaves out of legends or reads as a formula, or that ends a table's cell."""
     if name.startswith("_") or set(name) & set("$|"):
-        raise ValueError(f"{option} {name}: names in tables and figures must not begin with _ or hold $ or |; give NAME=FILE")
+        wrong = "names in tables and figures must not begin with _ or hold $ or |"
+        raise ValueError(f"{option} {name}: {wrong}; give another as in NAME=FILE")
 
 
 def check_files(option: str, files: list[tuple[str, str]], several: bool = False) -> None:
