@@ -13,8 +13,10 @@ from arguments import add_logs, check_files
 from rfpn.analysis.logs import Series, read_log
 from rfpn.programs import one_line_errors
 
-SCORES = ["panoptic_seg/PQ", "panoptic_seg/PQ_th", "panoptic_seg/PQ_st", "segm/AP", "loss_mask", "pathfinder/IoU"]
-SCORES += ["recurrent/residual"]
+SCORES = [
+    "panoptic_seg/PQ", "panoptic_seg/PQ_th", "panoptic_seg/PQ_st", "segm/AP", "loss_mask",
+    "pathfinder/IoU", "recurrent/residual",
+]  # fmt: skip
 # iterations between lines of a log
 LINE = 20
 
