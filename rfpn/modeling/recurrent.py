@@ -37,7 +37,7 @@ def recurrent_options(cfg: CfgNode) -> dict:
     options = {name: values[name.upper()] for name in RULES if name != "lipschitz"}
     options |= {"test_steps": node.TEST_STEPS or node.STEPS, "lipschitz": node.LIPSCHITZ.WEIGHT > 0}
     check_options(options, _full_key)
-    # None follows the layer's steps, also where those are set later
+    # checked as the number it stands for; None follows the layer's steps, also where those are set later
     return options | {"test_steps": node.TEST_STEPS or None}
 
 
