@@ -57,11 +57,10 @@ def named_courses(files: list[tuple[str, str]], trained: dict[str, range]) -> li
             if not found:
                 raise ValueError(f"--csv {name}={path}: has several models, {', '.join(models)}; NAME must be one of them")
         for _, dataset, _, scores in found:
-            known = courses[name, dataset].scores if (name, dataset) in courses else {}
-            if twice := known.keys() & scores.keys():
+            course = courses.get((name, dataset), Course(name, dataset, trained.get(name, range(0)), {}))
+            if twice := course.scores.keys() & scores.keys():
                 raise ValueError(f"--csv {name}={path}: another file of that name has step {min(twice)} of {dataset} too")
-            joined = dict(sorted({**known, **scores}.items()))
-            courses[name, dataset] = Course(name, dataset, trained.get(name, range(0)), joined)
+            courses[name, dataset] = course._replace(scores=dict(sorted((course.scores | scores).items())))
     return list(courses.values())
 
 

@@ -74,7 +74,7 @@ def test_a_finished_run_that_is_resumed_has_its_last_iteration_and_its_scores_on
     assert scores["iteration"] == 3 and "pathfinder/IoU" in scores
     # what is scored has done three iterations, also where a shorter run is asked for
     for most in (3, 3, 2):
-        trainer = build(tmp_path, overrides.replace("3", str(most)))
+        trainer = build(tmp_path, f"{overrides} SOLVER.MAX_ITER {most}")
         trainer.resume_or_load()
         trainer.train()
         assert log(tmp_path) == whole
