@@ -57,12 +57,13 @@ def check_step(cell: str, channels: int, x: Tensor, state: Tensor, state_channel
 def check_next_state(cell: str, new, state: Tensor) -> None:
     """TypeError or ValueError unless ``new``, which a cell made of ``state``, is a tensor of its shape. cell: its name."""
     if not isinstance(new, Tensor):
-        raise TypeError(f"{cell} must return the next state, a tensor, not {type(new).__name__}")
+        found = type(new).__name__
+        raise TypeError(f"{cell} must return the next state, a tensor, not {found}: concatenate several states over channels")
     if new.shape != state.shape:
-        raise ValueError(
-            f"{cell} turned a state of shape {tuple(state.shape)} into {tuple(new.shape)}: "
-            "set its state_channels to the channels of its state"
-        )
+        # a learned start, for one, may lack the samples of the drive
+        channels = new.shape[:1] + new.shape[2:] == state.shape[:1] + state.shape[2:]
+        remedy = "set its state_channels to the channels of its state" if channels else "let initial_state return that shape"
+        raise ValueError(f"{cell} turned a state of shape {tuple(state.shape)} into {tuple(new.shape)}: {remedy}")
 
 
 def check_sizes(name: str, channels: int, kernel_size: int) -> None:

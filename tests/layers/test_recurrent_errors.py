@@ -45,7 +45,7 @@ def test_cells_that_are_none_are_named():
         def forward(self, x, state):
             return state, state
 
-    with pytest.raises(TypeError, match="Pair must return the next state, a tensor, not tuple"):
+    with pytest.raises(TypeError, match="Pair must return the next state, a tensor, not tuple: concatenate several"):
         RecurrentLayer(Pair(), 2)(torch.rand(1, 2, 3, 3))
     with pytest.raises(TypeError, match="cell must be a module, made already, got <class"):
         RecurrentLayer(Pair, 2)
@@ -66,6 +66,20 @@ def test_cell_that_changes_the_shape_is_named():
                 return torch.cat([x, h], dim=1)
 
         RecurrentLayer(Growing(), 2)(torch.rand(2, 3, 5, 5))
+
+
+@pytest.mark.parametrize("gradient", ["rbp", "bptt"])
+def test_a_start_without_the_samples_of_the_drive_is_told_apart_from_other_channels(gradient):
+    class Learned(RecurrentLayer):
+        def initial_state(self, x):
+            return torch.zeros(1, 3, 1, 1)
+
+    class Adding(nn.Module):
+        def forward(self, x, h):
+            return torch.tanh(x + h)
+
+    with pytest.raises(ValueError, match=r"Adding .*\(1, 3, 1, 1\) into \(2, 3, 5, 5\): let initial_state return that shape"):
+        Learned(Adding(), 2, gradient=gradient)(torch.rand(2, 3, 5, 5))
 
 
 @pytest.mark.parametrize(
