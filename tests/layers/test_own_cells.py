@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rfpn.layers import HGRUCell, RecurrentLayer
 from tests.problems import LinearCell, random
@@ -131,3 +132,39 @@ def test_no_penalty_of_a_cell_that_ignores_its_state_and_learns_nothing():
             return torch.tanh(x)
 
     assert RecurrentLayer(Still(), 3, lipschitz=True)(torch.rand(2, 3)).penalty == 0
+
+
+class Attending(torch.nn.Module):
+    """Tokens that attend to each other, (R, N, C), through PyTorch's fused attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = torch.nn.MultiheadAttention(4, 2, batch_first=True, dtype=torch.float64)
+
+    def forward(self, x, h):
+        return torch.tanh(0.5 * self.attention(h, h, h, need_weights=False)[0] + x)
+
+
+@pytest.mark.parametrize("gradient", ["rbp", "bptt"])
+def test_the_secant_penalty_serves_fused_attention_which_has_no_second_derivatives(gradient):
+    torch.manual_seed(0)
+    x, cell = random((3, 5, 4)), Attending()
+    layer = RecurrentLayer(cell, 4, gradient=gradient, lipschitz=True, coefficient=0.0, probe="secant")
+    found = torch.autograd.grad(layer(x).penalty, list(cell.parameters()))
+    with sdpa_kernel(SDPBackend.MATH):
+        wanted = torch.autograd.grad(layer(x).penalty, list(cell.parameters()))
+    torch.testing.assert_close(found, wanted)
+
+
+LEARNING = [("bptt", 5, True), ("tbptt", 3, True), ("tbptt", 4, False), ("rbp", 1, False)]
+
+
+@pytest.mark.parametrize("gradient, steps, learns", LEARNING)
+def test_which_methods_have_a_gradient_of_a_learned_start(gradient, steps, learns):
+    class Learned(RecurrentLayer):
+        def initial_state(self, x):
+            return super().initial_state(x) + start
+
+    start = torch.full((1, 6), 0.1, dtype=torch.float64, requires_grad=True)
+    Learned(LinearCell(), steps, gradient=gradient, window=3)(random((2, 6))).hidden.sum().backward()
+    assert (start.grad is not None) == learns
