@@ -6,6 +6,7 @@
 
 Scores that are in no log, such as those of tools/evaluate_timesteps.py, join a run's curve: --score "BPTT 6"=5936:0.912
 A run that began from another's weights, and counts anew, is drawn where that one ended: --start "BPTT 6, on"=4452
+The log of a run that was evaluated on several sets gives a curve of each, which --score and --start call NAME, SET.
 """
 
 import argparse
@@ -40,7 +41,7 @@ def main() -> None:
     arguments = parser.parse_args()
     logs = add_scores(read_logs(arguments.log), arguments.score)
     for name, path in arguments.log:
-        if _IOU not in logs[name]:
+        if _IOU not in logs.get(name, {_IOU}):
             wanted = f"give the log of a Pathfinder run that was evaluated, or --score {name}=ITERATION:IOU"
             raise ValueError(f"--log {name}={path}: has no {_IOU}; {wanted}")
     logs = shift(logs, arguments.start)
@@ -66,9 +67,22 @@ def start(word: str) -> tuple[str, int]:
 
 
 def read_logs(files: list[tuple[str, str]]) -> dict[str, dict[str, Series]]:
-    """Iterations done and values by scalar, of each log by name. Raises OSError or ValueError naming what is at fault."""
+    """Iterations done and values by scalar, of each log by name. Raises OSError or ValueError naming what is at fault.
+
+    A log with scores of several data sets counts as one of each, under "name, data set".
+    """
     check_files("--log", files)
-    return {name: read_log(path) for name, path in files}
+    logs = {}
+    for name, path in files:
+        log = read_log(path)
+        sets = [key.removesuffix(f"/{_IOU}") for key in log if key.endswith(f"/{_IOU}")]
+        # before it was resumed, a run may have been evaluated on one set, which the log does not name
+        found = {name: log} if _IOU in log or not sets else {}
+        found |= {f"{name}, {dataset}": {**log, _IOU: log[f"{dataset}/{_IOU}"]} for dataset in sets}
+        if twice := found.keys() & logs.keys():
+            raise ValueError(f"--log {name}={path}: {min(twice)} is another log's name; give this one another")
+        logs |= found
+    return logs
 
 
 def add_scores(logs: dict[str, dict[str, Series]], scores: list[tuple[str, int, float]]) -> dict[str, dict[str, Series]]:
@@ -76,7 +90,7 @@ def add_scores(logs: dict[str, dict[str, Series]], scores: list[tuple[str, int, 
     logs = {name: dict(log) for name, log in logs.items()}
     for name, done, value in scores:
         if name not in logs:
-            raise ValueError(f"--score {name}={done}:{value}: no --log has that name")
+            raise ValueError(f"--score {name}={done}:{value}: no --log has that name, but {'; '.join(logs)}")
         points = dict(zip(*logs[name].get(_IOU, ([], []))))
         points[done] = value
         logs[name][_IOU] = tuple(list(part) for part in zip(*sorted(points.items())))
@@ -88,7 +102,8 @@ def shift(logs: dict[str, dict[str, Series]], starts: list[tuple[str, int]]) -> 
     seen = set()
     for name, before in starts:
         if name not in logs or name in seen:
-            raise ValueError(f"--start {name}={before}: {'each name once' if name in seen else 'no --log has that name'}")
+            unknown = f"no --log has that name, but {'; '.join(logs)}"
+            raise ValueError(f"--start {name}={before}: {'each name once' if name in seen else unknown}")
         seen.add(name)
         shifted = {key: ([before + done for done in series[0]], series[1]) for key, series in logs[name].items()}
         logs = {**logs, name: shifted}

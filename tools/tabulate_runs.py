@@ -26,7 +26,8 @@ def main() -> None:
     """Read the logs and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_logs(parser)
-    parser.add_argument("--scores", help=f"columns, with commas between (default: those of {','.join(SCORES)} that a log has)")
+    default = f"those of {','.join(SCORES)} that a log has, of each data set"
+    parser.add_argument("--scores", help=f"columns, with commas between (default: {default})")
     arguments = parser.parse_args()
     runs = read_logs(arguments.log)
     scores = columns(arguments.scores, {score for logs in runs.values() for log in logs for score in log})
@@ -36,7 +37,9 @@ def main() -> None:
 
 def columns(asked: str | None, found: set[str]) -> list[str]:
     """The scores asked for, or those of SCORES that were found. Raises ValueError naming what no log has."""
-    scores = asked.split(",") if asked else [score for score in SCORES if score in found] or SCORES
+    # Detectron2 puts the data set's name before its scores where there are several
+    own = [name for score in SCORES for name in sorted(found) if name == score or name.endswith(f"/{score}")]
+    scores = asked.split(",") if asked else own or SCORES
     if missing := [score for score in scores if score not in found]:
         raise ValueError(f"--scores: no log has {', '.join(missing)}")
     return scores

@@ -66,6 +66,27 @@ def test_a_log_without_scores_needs_some(log, tmp_path, monkeypatch, capsys):
     assert "| two | 0.500 (1.0) |" in capsys.readouterr().out
 
 
+def test_a_log_of_several_sets_has_a_curve_of_each(log, tmp_path, monkeypatch, capsys):
+    both = tmp_path / "both.json"
+    rows = [{"iteration": 9, "total_loss": 0.5, "p6/pathfinder/IoU": 0.25, "p9/pathfinder/IoU": 0.125}]
+    both.write_text("\n".join(json.dumps(row) for row in [*rows, {"iteration": 10, "p9/pathfinder/IoU": 0.5}]))
+    arguments = ["--log", f"one={log}", "--log", f"two={both}", "--epoch", 10, "--score", "two, p9=20:0.6"]
+    _run(monkeypatch, *arguments, "--start", "two, p9=10", "--output", tmp_path / "curves.png")
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert rows == [
+        "| one | 0.250 (1.0), 0.500 (2.0) |",
+        "| two, p6 | 0.250 (1.0) |",
+        "| two, p9 | 0.500 (2.0), 0.600 (3.0) |",
+    ]
+    for wrong in (["--score", "two=20:0.6"], ["--start", "two=20"]):
+        with pytest.raises(SystemExit):
+            _run(monkeypatch, *arguments, *wrong)
+        assert capsys.readouterr().err.endswith("no --log has that name, but one; two, p6; two, p9\n")
+    with pytest.raises(SystemExit):
+        _run(monkeypatch, *arguments, "--log", f"two, p6={log}")
+    assert "two, p6 is another log's name; give this one another" in capsys.readouterr().err
+
+
 def test_wrong_arguments_are_named(log, tmp_path, monkeypatch, capsys):
     cut = tmp_path / "cut.json"
     cut.write_text("no log")

@@ -52,6 +52,14 @@ def test_the_score_of_contours_is_a_default_column(tmp_path, monkeypatch, capsys
     assert capsys.readouterr().out.splitlines()[0] == "| run | runs | pathfinder/IoU | recurrent/residual |"
 
 
+def test_scores_of_each_of_several_sets_are_default_columns(tmp_path, monkeypatch, capsys):
+    scores = {"b/pathfinder/IoU": 0.5, "a/pathfinder/IoU": 0.25, "a/pathfinder/F": 0.4}
+    log = _log(tmp_path, "1.json", {"iteration": 19, "total_loss": 1.0, "recurrent/residual": 0.1, **scores})
+    _run(monkeypatch, "--log", f"a={log}")
+    columns = "a/pathfinder/IoU | b/pathfinder/IoU | recurrent/residual"
+    assert capsys.readouterr().out.splitlines()[0] == f"| run | runs | {columns} |"
+
+
 def test_runs_that_did_not_get_as_far_are_not_averaged(tmp_path, monkeypatch, capsys):
     logs = [_log(tmp_path, f"{last}.json", {"iteration": last, "PQ": 50.0}) for last in (999, 199)]
     with pytest.raises(SystemExit) as end:
