@@ -1,9 +1,12 @@
 """The dataset mapper of the Pathfinder models."""
 
+import logging
+
 import cv2
 import numpy as np
 import torch
 from detectron2.config import configurable
+from detectron2.utils.logger import log_first_n
 from PIL import ExifTags
 
 from rfpn.data.images import load_image, read_image, read_label_map
@@ -12,7 +15,8 @@ from rfpn.data.images import load_image, read_image, read_label_map
 class PathfinderMapper:
     """Maps dataset dicts to ``image`` (1, S, S), uint8 grey values, and ``sem_seg`` (S, S), uint8, 1 on the target.
 
-    Files of another size than S are resized bicubically; target pixels are those above a threshold thereafter.
+    Files of another size than S are resized bicubically; target pixels are those above a threshold thereafter. Where that
+    leaves none of a target, a warning says so, once a process.
     Training mirrors each sample left-right and upside-down with probability 0.5 each, from numpy's random state, which
     the loader seeds for every sample.
     """
@@ -61,6 +65,10 @@ class PathfinderMapper:
         if 0 < (most := target.max()) <= self.threshold * 255:
             raise ValueError(f"{dataset_dict['sem_seg_file_name']}: target pixels must be 255 (white), found {most} at most")
         image, target = resize(image, self.size), resize(target, self.size) > self.threshold * 255
+        if most and not target.any():
+            # trained on and scored as a picture without target
+            lost = "its target is lost in resizing; set a larger INPUT.PATHFINDER_SIZE than"
+            log_first_n(logging.WARNING, f"{dataset_dict['sem_seg_file_name']}: {lost} {self.size}", name=__name__)
         if self.flip:
             rows, columns = np.random.randint(2, size=2) * 2 - 1
             image, target = image[::rows, ::columns], target[::rows, ::columns]

@@ -1,8 +1,11 @@
 """The Pathfinder mapper."""
 
+import logging
+
 import numpy as np
 import pytest
 import torch
+from detectron2.utils import logger as detectron2_logger
 from PIL import Image
 
 from rfpn.config import get_cfg
@@ -94,6 +97,21 @@ def test_targets_that_do_not_fit_are_named(tmp_path):
         PathfinderMapper(size=20)(write_sample(tmp_path, blob(40), blob(30)))
     with pytest.raises(ValueError, match="target.png: target pixels must be 255"):
         PathfinderMapper(size=20)(write_sample(tmp_path, blob(), blob() // 255))
+
+
+def test_a_target_that_resizing_loses_is_warned_of_once(tmp_path, caplog, monkeypatch):
+    target = np.zeros((40, 40), np.uint8)
+    record = write_sample(tmp_path, blob(), target)
+    monkeypatch.setattr(detectron2_logger, "_LOG_COUNTER", type(detectron2_logger._LOG_COUNTER)())
+    with caplog.at_level(logging.WARNING, "rfpn"):
+        # a picture may be without target
+        assert not PathfinderMapper(size=5)(record)["sem_seg"].any() and not caplog.messages
+        target[8, 8] = 255
+        record = write_sample(tmp_path, blob(), target)
+        assert PathfinderMapper(size=40)(record)["sem_seg"].any() and not caplog.messages
+        assert not any(PathfinderMapper(size=5)(record)["sem_seg"].any() for _ in range(2))
+    (line,) = caplog.messages
+    assert line.endswith("target.png: its target is lost in resizing; set a larger INPUT.PATHFINDER_SIZE than 5")
 
 
 @pytest.mark.parametrize("options, key", [({"size": 0}, "PATHFINDER_SIZE"), ({"threshold": 1.0}, "PATHFINDER_THRESHOLD")])
