@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
 
+from rfpn.data.workers import interrupted_after
+
 # bytes; every type of numbers may start at its multiples
 ALIGNMENT = 64
 
@@ -23,7 +25,9 @@ class PackedLoader(DataLoader):
         super().__init__(*args, collate_fn=_send, **options)
 
     def __iter__(self) -> Iterator[list]:
-        return map(_receive, super().__iter__())
+        with interrupted_after():
+            batches = super().__iter__()
+        return map(_receive, batches)
 
 
 def _send(samples: list) -> list | bytes:

@@ -5,6 +5,8 @@ import os
 import signal
 import threading
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Iterator
 
 
 def worker_pool(workers: int, start_method: str | None = None) -> ProcessPoolExecutor:
@@ -14,6 +16,26 @@ def worker_pool(workers: int, start_method: str | None = None) -> ProcessPoolExe
     """
     context = multiprocessing.get_context(start_method)
     return ProcessPoolExecutor(workers, mp_context=context, initializer=_start)
+
+
+@contextmanager
+def interrupted_after() -> Iterator[None]:
+    """Let Ctrl-C take effect at the end of the block; processes that are forked within leave it to this one.
+
+    Python loses an interrupt that comes while it forks: that its workers were gone would be all that this process heard of it.
+    """
+    # other threads cannot set handlers, and one that is not Python's own cannot be set again
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
+        yield
+        return
+    came = []
+    handler = signal.signal(signal.SIGINT, lambda *_: came.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def refuse_unguarded() -> None:

@@ -1,6 +1,7 @@
 """Batches packed by workers come out as they went in."""
 
 import pickle
+import signal
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from detectron2.structures import BitMasks, Boxes, Instances, PolygonMasks
 
 from rfpn.data.packing import PackedLoader, pack, unpack
+from rfpn.data.workers import interrupted_after
 
 
 def _sample(i, side=4):
@@ -85,3 +87,28 @@ def test_workers_without_shared_memory_end_in_one_line(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "share_memory_", full)
     with pytest.raises(OSError, match="no shared memory .*No space left.*DATALOADER.NUM_WORKERS 0"):
         list(PackedLoader([_sample(0)], num_workers=1, multiprocessing_context="fork"))
+
+
+class _Interrupted(list):
+    """Each sample comes with a Ctrl-C to the process that reads it."""
+
+    def __getitem__(self, index):
+        signal.raise_signal(signal.SIGINT)
+        return super().__getitem__(index)
+
+
+def test_workers_leave_ctrl_c_to_the_main_process():
+    """A worker that it ends would be reported as lost for lack of memory."""
+    samples = [_sample(i) for i in range(4)]
+    batches = list(PackedLoader(_Interrupted(samples), batch_size=2, num_workers=2))
+    _assert_same([sample for batch in batches for sample in batch], samples)
+
+
+def test_ctrl_c_while_workers_start_comes_afterwards():
+    handler, reached = signal.getsignal(signal.SIGINT), []
+    with pytest.raises(KeyboardInterrupt):
+        with interrupted_after():
+            signal.raise_signal(signal.SIGINT)
+            reached.append("end of the block")
+        reached.append("what follows")
+    assert reached == ["end of the block"] and signal.getsignal(signal.SIGINT) is handler
