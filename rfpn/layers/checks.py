@@ -54,6 +54,18 @@ def check_step(cell: str, channels: int, x: Tensor, state: Tensor, state_channel
         )
 
 
+def start_of(layer, x: Tensor) -> Tensor:
+    """A recurrent layer's initial state for drive x (R, C, ...). TypeError or ValueError where a subclass's can be no state."""
+    state, name = layer.initial_state(x), f"{type(layer).__name__}.initial_state"
+    if not isinstance(state, Tensor):
+        found = type(state).__name__
+        raise TypeError(f"{name} must return a tensor, not {found}: concatenate several states over channels")
+    # all states take its type: whole numbers would be cut off at every step
+    if not state.is_floating_point():
+        raise ValueError(f"{name} must return floating-point numbers, got {state.dtype}")
+    return state
+
+
 def check_next_state(cell: str, new, state: Tensor) -> None:
     """TypeError or ValueError unless ``new``, which a cell made of ``state``, is a tensor of its shape. cell: its name."""
     if not isinstance(new, Tensor):

@@ -18,7 +18,7 @@ from rfpn.fixed_point import (
     secant_quotients,
     stopping_tolerance,
 )
-from rfpn.layers.checks import check_drive, check_next_state
+from rfpn.layers.checks import check_drive, check_next_state, start_of
 from rfpn.layers.diagnostics import backward_diagnostics, forward_diagnostics
 from rfpn.layers.fast import bind, graphs
 from rfpn.layers.modes import autocast_dtype, changed, leaf_of, version
@@ -171,7 +171,7 @@ class RecurrentLayer(nn.Module):
     def unroll(self, x: Tensor, steps: int, state: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield copies of h_1 … h_T, recorded where autograd is on, each with its residual (R,), of the whole state."""
         check_drive("RecurrentLayer", x)
-        form, state = self.form(x), self.initial_state(x) if state is None else state
+        form, state = self.form(x), start_of(self, x) if state is None else state
         for _ in range(steps):
             previous, state = state, form.step(x, state)
             yield self.hidden(state).clone(), relative_residual(state, previous)
@@ -203,12 +203,12 @@ class RecurrentLayer(nn.Module):
         form = self.form(x)
         recorded = {"bptt": steps, "tbptt": min(self.window, steps), "rbp": 1}[self.gradient]
         before = steps - recorded
-        state = no_graph(x, self._advance, form, x, before) if before else self.initial_state(x)
+        state = no_graph(x, self._advance, form, x, before) if before else start_of(self, x)
         return self._record(form, x, state, recorded, each)
 
     def _advance(self, form, x: Tensor, steps: int) -> Tensor:
         replayed = self._replay(x, steps)
-        return replayed[0] if replayed else form.iterate(x, self.initial_state(x), steps)
+        return replayed[0] if replayed else form.iterate(x, start_of(self, x), steps)
 
     def _replay(self, x: Tensor, steps: int) -> tuple[Tensor, Tensor] | None:
         """The state after ``steps`` steps from 0 and its residual, from a CUDA graph; None where none can serve."""
@@ -220,7 +220,7 @@ class RecurrentLayer(nn.Module):
 
     def _run_until(self, form, x: Tensor, steps: int) -> RecurrentOutput:
         """Search each sample's fixed point; ``rbp`` records the step that led to it, others record the whole search."""
-        start, penalty, implicit = self.initial_state(x), x.new_zeros(()), self.gradient == "rbp"
+        start, penalty, implicit = start_of(self, x), x.new_zeros(()), self.gradient == "rbp"
         found = no_graph(x, self._search, form, x, start, steps) if implicit else self._search(form, x, start, steps)
         if not (implicit and torch.is_grad_enabled()):
             return self._output(found.state, penalty, found.steps, found.residual)

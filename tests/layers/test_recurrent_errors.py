@@ -82,6 +82,40 @@ def test_a_start_without_the_samples_of_the_drive_is_told_apart_from_other_chann
         Learned(Adding(), 2, gradient=gradient)(torch.rand(2, 3, 5, 5))
 
 
+@pytest.mark.parametrize("shape", [(2, 4, 1, 1), (2, 4, 13, 13)])
+@pytest.mark.parametrize("gradient", ["rbp", "bptt"])
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_start_of_another_size_is_refused_by_fast_forms_too(shape, gradient, steps, grad):
+    class Started(RecurrentLayer):
+        def initial_state(self, x):
+            return torch.zeros(shape)
+
+    with torch.set_grad_enabled(grad), pytest.raises(ValueError, match="a state like the drive is needed"):
+        Started(HGRUCell(4, 11), steps, gradient=gradient)(torch.rand(2, 4, 12, 12))
+
+
+@pytest.mark.parametrize(
+    "start, error, words",
+    [
+        ((torch.zeros(2, 4, 5, 5),) * 2, TypeError, "must return a tensor, not tuple: concatenate several states over channels"),
+        ({"h": torch.zeros(2, 4, 5, 5)}, TypeError, "must return a tensor, not dict"),
+        (torch.zeros(2, 4, 5, 5, dtype=torch.int64), ValueError, "must return floating-point numbers, got torch.int64"),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"gradient": "bptt"}, {"solver": "anderson"}], ids=str)
+def test_starts_that_are_no_states_are_named(start, error, words, options):
+    class Started(RecurrentLayer):
+        def initial_state(self, x):
+            return start
+
+    layer = Started(HGRUCell(4, 3), 2, **options)
+    with pytest.raises(error, match=f"Started.initial_state {words}"):
+        layer(torch.rand(2, 4, 5, 5))
+    with pytest.raises(error, match=f"Started.initial_state {words}"):
+        next(layer.unroll(torch.rand(2, 4, 5, 5), 1))
+
+
 @pytest.mark.parametrize(
     "name, value", [("adjoint", "neuman"), ("reduction", "foo"), ("solver", "foo"), ("gradient", "foo"), ("window", 0)]
 )

@@ -16,6 +16,12 @@ def refuse_batches(*cotangents: Tensor | None) -> None:
         raise RuntimeError("a fast form takes one cotangent at a time, none of vmap's or is_grads_batched: use fast='off'")
 
 
+def check_state(x: Tensor, h: Tensor) -> None:
+    """ValueError for a state h of another shape than the drive's: kernels would read beyond the end of a smaller one."""
+    if h.shape != x.shape:
+        raise ValueError(f"a state like the drive is needed, {tuple(x.shape)}, got {tuple(h.shape)}")
+
+
 class _Recorded(torch.autograd.Function):
     """A step of a form as an autograd node; without a vector it needs no linearised step."""
 
@@ -68,9 +74,7 @@ class FastForm:
 
     def step(self, x: Tensor, h: Tensor) -> Tensor:
         """The next state, recorded by autograd where it is on. ValueError for a state of another shape than x's."""
-        # kernels would read beyond the end of a smaller one
-        if h.shape != x.shape:
-            raise ValueError(f"a state like the drive is needed, {tuple(x.shape)}, got {tuple(h.shape)}")
+        check_state(x, h)
         self.refuse_changed_weights("between two steps: begin anew from the last state")
         if not torch.is_grad_enabled():
             return self.iterate(x, h, 1)
@@ -78,6 +82,7 @@ class FastForm:
 
     def record(self, x: Tensor, previous: Tensor, probe: str | None) -> RecordedStep:
         """One step from ``previous`` with its Jacobian; see :meth:`rfpn.layers.plain.PlainForm.record`."""
+        check_state(x, previous)
         step = self.linearize(x, previous)
         # a leaf is the layer's own start of the recorded steps: nothing asks for its gradient
         source = previous.detach() if previous.is_leaf else previous

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from rfpn.layers.fast import available, gala_adjoint_stages, gala_stages
 from rfpn.layers.fast.gala_adjoint import step_gradient
-from rfpn.layers.fast.form import FastForm
+from rfpn.layers.fast.form import FastForm, check_state
 from rfpn.layers.fast.gala_stages import GateFactors, InhibitFactors, UpdateFactors, Weights
 
 
@@ -42,6 +42,7 @@ class FastGALA(FastForm):
     @torch.no_grad()
     def iterate(self, x: Tensor, h: Tensor, steps: int) -> Tensor:
         """The state after ``steps`` steps from h, both (R, C, H, W), without a graph."""
+        check_state(x, h)
         x, h = _channels_last(x), _channels_last(h)
         half = h.to(self.half)
         for _ in range(steps):
