@@ -10,12 +10,13 @@ The log of a run that was evaluated on several sets gives a curve of each, which
 """
 
 import argparse
+import itertools
 import re
 
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from arguments import add_logs, check_files, png_file, positive
+from rfpn.analysis.courses import distinct_lines
 from rfpn.analysis.logs import Series, read_log
 from rfpn.programs import one_line_errors
 
@@ -121,19 +122,22 @@ def table(logs: dict[str, dict[str, Series]], epoch: int) -> str:
 
 
 def draw(logs: dict[str, dict[str, Series]], epoch: int) -> Figure:
-    """IoU, training loss and residual against epochs."""
+    """IoU, training loss and residual against epochs; the latter once for several data sets of one log."""
     figure = Figure(figsize=(12, 3.8), layout="constrained")
-    colours = colormaps["tab10" if len(logs) <= 10 else "tab20"].colors
-    for axis, (key, label) in zip(figure.subplots(1, len(PANELS), sharex=True), PANELS.items()):
-        axis.set_prop_cycle(color=colours)
-        for name, log in logs.items():
-            iterations, values = log.get(key, ([], []))
+    axes = figure.subplots(1, len(PANELS), sharex=True)
+    for axis, (key, label) in zip(axes, PANELS.items()):
+        drawn = []
+        for style, (name, log) in zip(itertools.cycle(distinct_lines()), logs.items()):
+            series = iterations, values = log.get(key, ([], []))
+            if key != _IOU and series in drawn:
+                continue
+            drawn.append(series)
             # a single point makes no line
             marker = "o" if key == _IOU or len(iterations) == 1 else None
-            axis.plot([i / epoch for i in iterations], values, label=name, marker=marker)
+            axis.plot([i / epoch for i in iterations], values, label=name, marker=marker, **style)
         axis.set(xlabel="epoch", ylabel=label, yscale="linear" if key == _IOU else "log")
         axis.grid(alpha=0.3)
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(logs), 3))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=min(len(logs), 3))
     return figure
 
 

@@ -3,6 +3,8 @@
 import csv
 from typing import NamedTuple
 
+from cycler import Cycler, cycler
+
 from rfpn.data.files import write_csv
 
 
@@ -49,6 +51,13 @@ def read_courses(path: str) -> list[Course]:
     return list(courses.values())
 
 
+def distinct_lines() -> Cycler:
+    """Styles of a figure's lines in turn: ten colours, then the same ones with other dashes."""
+    from matplotlib import colormaps
+
+    return cycler(linestyle=["-", "--", "-.", ":"]) * cycler(color=colormaps["tab10"].colors)
+
+
 def plot_courses(path: str, courses: list[Course], score: str) -> None:
     """Draw a score and, beside it, the residual against the step: a line for each model and data set.
 
@@ -58,11 +67,13 @@ def plot_courses(path: str, courses: list[Course], score: str) -> None:
 
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     axes = figure.subplots(1, 2)
+    for axis in axes:
+        axis.set_prop_cycle(distinct_lines())
     for course in courses:
         label = f"{course.model}, {course.dataset}"
         for axis, name in zip(axes, (score, "residual")):
             values = {step: scores.get(name, float("nan")) for step, scores in course.scores.items()}
-            (line,) = axis.plot(list(values), list(values.values()), ".-", markersize=3, linewidth=1, label=label)
+            (line,) = axis.plot(list(values), list(values.values()), marker=".", markersize=3, linewidth=1, label=label)
             for step in {*course.trained_steps[:1], *course.trained_steps[-1:]}:
                 if step in values:
                     axis.plot(step, values[step], "o", markersize=9, markerfacecolor="none", color=line.get_color())

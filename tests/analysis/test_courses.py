@@ -4,6 +4,7 @@ import csv
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from rfpn.analysis.courses import Course, plot_courses, read_courses, write_courses
@@ -27,6 +28,15 @@ def test_table_and_figure(tmp_path):
     plot_courses(str(tmp_path / "none.png"), [Course("first", "a", range(20, 21), {1: {"PQ": 0.0}})], "PQ")
     different = np.abs(pictures[0] - pictures[1]) > 50
     assert different.any(axis=0)[: different.shape[1] // 2].any()
+
+
+def test_no_two_of_many_curves_look_alike(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    scores = {1: {"IoU": 0.1, "residual": 0.1}, 2: {"IoU": 0.2, "residual": 0.1}}
+    plot_courses("none.png", [Course(f"model {i}", "a", range(0), scores) for i in range(25)], "IoU")
+    for axis in figures[0].axes:
+        assert len({(line.get_color(), line.get_linestyle()) for line in axis.lines}) == 25
 
 
 def test_tables_are_read_as_they_were_written(tmp_path):

@@ -98,7 +98,7 @@ def test_a_start_of_another_size_is_refused_by_fast_forms_too(shape, gradient, s
 @pytest.mark.parametrize(
     "start, error, words",
     [
-        ((torch.zeros(2, 4, 5, 5),) * 2, TypeError, "must return a tensor, not tuple: concatenate several states over channels"),
+        ((torch.zeros(2, 4, 5, 5),) * 2, TypeError, "must return a tensor, not tuple: concatenate several states"),
         ({"h": torch.zeros(2, 4, 5, 5)}, TypeError, "must return a tensor, not dict"),
         (torch.zeros(2, 4, 5, 5, dtype=torch.int64), ValueError, "must return floating-point numbers, got torch.int64"),
     ],

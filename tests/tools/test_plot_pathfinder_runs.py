@@ -87,6 +87,21 @@ def test_a_log_of_several_sets_has_a_curve_of_each(log, tmp_path, monkeypatch, c
     assert "two, p6 is another log's name; give this one another" in capsys.readouterr().err
 
 
+def test_many_curves_differ_and_sets_of_one_log_share_their_loss(log, tmp_path):
+    both = tmp_path / "both.json"
+    rows = [{"iteration": 9, "total_loss": 0.4, "p6/pathfinder/IoU": 0.25, "p9/pathfinder/IoU": 0.125}]
+    both.write_text("\n".join(map(json.dumps, rows)))
+    copies = [tmp_path / f"{i}.json" for i in range(20)]
+    for i, copy in enumerate(copies):
+        copy.write_text(log.read_text().replace("0.5", f"0.5{i}1"))
+    logs = plot_pathfinder_runs.read_logs([("two", both), *((copy.stem, copy) for copy in copies)])
+    score, loss, _ = plot_pathfinder_runs.draw(logs, 10).axes
+    assert len({(line.get_color(), line.get_linestyle()) for line in score.lines}) == 22
+    looks = [{line.get_label(): (line.get_color(), line.get_linestyle()) for line in axis.lines} for axis in (score, loss)]
+    assert looks[0].keys() - looks[1].keys() == {"two, p9"}
+    assert all(looks[0][name] == look for name, look in looks[1].items())
+
+
 def test_wrong_arguments_are_named(log, tmp_path, monkeypatch, capsys):
     cut = tmp_path / "cut.json"
     cut.write_text("no log")
