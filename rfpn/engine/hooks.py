@@ -8,7 +8,7 @@ import torch
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase, hooks
 from detectron2.utils import comm
-from detectron2.utils.events import get_event_storage
+from detectron2.utils.events import TensorboardXWriter, get_event_storage
 from fvcore.nn import precise_bn
 from torch.optim import lr_scheduler
 
@@ -37,6 +37,15 @@ def with_own_hooks(found: list[HookBase], cfg: CfgNode) -> list[HookBase]:
         )  # fmt: skip
     # evaluation leaves its own values in the layers
     return [RecurrentDiagnostics(period), *others, ProcessStatistics(period), PredictionImages(cfg), writers]
+
+
+def purge_events(found: list[HookBase], iteration: int) -> None:
+    """Mark TensorBoard's file so that it shows nothing of ``iteration`` or later that earlier files of the folder hold."""
+    for writer in (writer for hook in found for writer in getattr(hook, "_writers", ())):
+        if isinstance(writer, TensorboardXWriter):
+            # torch's writer begins the file that it opens next with this mark
+            writer._writer.close()
+            writer._writer.purge_step = iteration
 
 
 class RecurrentDiagnostics(HookBase):

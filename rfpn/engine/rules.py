@@ -253,12 +253,14 @@ def verify_expected_results(cfg: CfgNode, results: dict) -> None:
     """Compare the scores of an evaluation with TEST.EXPECTED_RESULTS; SystemExit where they are others.
 
     Raises:
-        ValueError: naming a task that the evaluation did not give.
+        ValueError: naming a task or a metric that the evaluation did not give.
     """
-    for task, *_ in cfg.TEST.EXPECTED_RESULTS:
-        if task not in results:
-            given = ", ".join(results) or "none"
-            raise ValueError(f"TEST.EXPECTED_RESULTS has the task {task}, which the evaluation did not give; it gave {given}")
+    for task, metric, *_ in cfg.TEST.EXPECTED_RESULTS:
+        for kind, name, given in (("task", task, results), ("metric", metric, results.get(task, {}))):
+            if name not in given:
+                found = ", ".join(given) or "none"
+                lacks = f"has the {kind} {name}, which the evaluation did not give"
+                raise ValueError(f"TEST.EXPECTED_RESULTS {lacks}; it gave {found}")
     try:
         verify_results(cfg, results)
     except SystemExit:

@@ -18,7 +18,7 @@ from rfpn.data.files import whole_file
 from rfpn.engine import resume as resuming
 from rfpn.engine.checkpoint import Checkpointer, of_a_part
 from rfpn.engine.freeze import train_only
-from rfpn.engine.hooks import with_own_hooks
+from rfpn.engine.hooks import purge_events, with_own_hooks
 from rfpn.engine.loader import run_seed, train_loader
 from rfpn.engine.optimizer import build_optimizer
 from rfpn.engine.parts import recurrent_layers
@@ -121,7 +121,9 @@ class Trainer(DefaultTrainer):
         if resume:
             # a run that is finished is evaluated anew
             log = os.path.join(self.cfg.OUTPUT_DIR, "metrics.json")
-            resuming.cut_log(log, self.start_iter, scores=self.start_iter < self.max_iter)
+            goes_on = self.start_iter < self.max_iter
+            resuming.cut_log(log, self.start_iter, scores=goes_on)
+            purge_events(self._hooks, self.start_iter + goes_on)
         elif begun:
             # until this run has a checkpoint of its own, --resume would go on with the former run's
             self.checkpointer.remove_tag()

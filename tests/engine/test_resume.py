@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from detectron2.engine import hooks
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rfpn.engine.resume import cut_log
 from rfpn.engine.setup import load_cfg
@@ -203,6 +204,19 @@ def test_a_run_goes_on_after_its_last_finished_step_whenever_it_was_saved(tmp_pa
     resumed.train()
     assert_equal(whole.model.state_dict(), resumed.model.state_dict())
     assert_equal(whole.state_dict()["_trainer"], resumed.state_dict()["_trainer"])
+
+
+def test_tensorboard_shows_what_followed_a_checkpoint_once(start, tmp_path):
+    """TensorBoard's files are not cut as metrics.json is."""
+    sets = ["DATASETS.TEST", "('tiny_contours',)", "SOLVER.CHECKPOINT_PERIOD", 2]
+    start(*sets, "SOLVER.MAX_ITER", 4).train()
+    (tmp_path / "run" / "last_checkpoint").write_text("model_0000001.pth")
+    start(*sets, "SOLVER.MAX_ITER", 4, resume=True).train()
+    start(*sets, "SOLVER.MAX_ITER", 6, resume=True).train()
+    events = EventAccumulator(str(tmp_path / "run")).Reload()
+    assert [event.step for event in events.Scalars("total_loss")] == [3, 5]
+    # last scores bear the number of the iteration that would have followed
+    assert [event.step for event in events.Scalars("pathfinder/IoU")] == [1, 4, 6]
 
 
 @pytest.mark.usefixtures("contours")

@@ -238,3 +238,5 @@ def test_scores_are_compared_with_those_expected(caplog):
     for results, given in (({}, "none"), ({"segm": {"AP": 50.0}}, "segm")):
         with pytest.raises(ValueError, match=f"has the task bbox, which the evaluation did not give; it gave {given}"):
             verify_expected_results(cfg, results)
+    with pytest.raises(ValueError, match="has the metric AP, which the evaluation did not give; it gave AP50, AP-cat"):
+        verify_expected_results(cfg, {"bbox": {"AP50": 50.0, "AP-cat": 50.0}})
