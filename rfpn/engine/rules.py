@@ -24,7 +24,9 @@ _SHARE = Range(0, 1)
 # scores must exceed it: one below 0 keeps those of 0 too
 _SCORE_THRESHOLD = Range(-math.inf, 1)
 _NOT_NEGATIVE = Range(0, sys.float_info.max)
+_LAYERS = Range(0, 1000, whole=True)
 _PIXELS_OR_AS_IS = Range(0, 100_000, whole=True)  # 0: no resizing
+_BOX_LOSSES = ("smooth_l1", "giou", "diou", "ciou")
 # keys on which Detectron2 stumbles late, without naming them or without a word (a threshold in percent, which nothing
 # passes; a loss that is made worse; a box head of no channels), or with which a slip of the keyboard would fill the memory
 _RULES = {
@@ -45,11 +47,15 @@ _RULES = {
     "MODEL.PANOPTIC_FPN.COMBINE.OVERLAP_THRESH": _SHARE,
     "MODEL.PANOPTIC_FPN.INSTANCE_LOSS_WEIGHT": _NOT_NEGATIVE,
     "MODEL.PATHFINDER.FEEDFORWARD_LAYERS": FEEDFORWARD_LAYERS,
+    "MODEL.RETINANET.BBOX_REG_LOSS_TYPE": _BOX_LOSSES,
     "MODEL.RETINANET.NMS_THRESH_TEST": _SHARE,
     "MODEL.RETINANET.SCORE_THRESH_TEST": _SCORE_THRESHOLD,
+    "MODEL.ROI_BOX_HEAD.BBOX_REG_LOSS_TYPE": _BOX_LOSSES,
     "MODEL.ROI_BOX_HEAD.BBOX_REG_LOSS_WEIGHT": _NOT_NEGATIVE,
     "MODEL.ROI_BOX_HEAD.CONV_DIM": COUNT,
     "MODEL.ROI_BOX_HEAD.FC_DIM": COUNT,
+    "MODEL.ROI_BOX_HEAD.NUM_CONV": _LAYERS,
+    "MODEL.ROI_BOX_HEAD.NUM_FC": _LAYERS,
     "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION": COUNT,
     "MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE": COUNT,
     "MODEL.ROI_HEADS.NMS_THRESH_TEST": _SHARE,
@@ -57,6 +63,7 @@ _RULES = {
     "MODEL.ROI_HEADS.SCORE_THRESH_TEST": _SCORE_THRESHOLD,
     "MODEL.ROI_MASK_HEAD.POOLER_RESOLUTION": COUNT,
     "MODEL.RPN.BATCH_SIZE_PER_IMAGE": COUNT,
+    "MODEL.RPN.BBOX_REG_LOSS_TYPE": _BOX_LOSSES,
     "MODEL.RPN.BBOX_REG_LOSS_WEIGHT": _NOT_NEGATIVE,
     "MODEL.RPN.LOSS_WEIGHT": _NOT_NEGATIVE,
     "MODEL.RPN.NMS_THRESH": _SHARE,
