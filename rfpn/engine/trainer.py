@@ -109,6 +109,9 @@ class Trainer(DefaultTrainer):
                 "--resume continues from now on",
                 self.cfg.OUTPUT_DIR,
             )
+        elif resume and not begun:
+            folder = self.cfg.OUTPUT_DIR
+            logging.getLogger("rfpn").warning("OUTPUT_DIR %s has no last_checkpoint to resume: the run starts anew", folder)
         super().resume_or_load(resume)
         if begun and resume and not self._restored:
             self._check_model()

@@ -1,5 +1,6 @@
 """Which settings a resumed run has: the checkpoint's or its own, in force and on record."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,16 @@ def test_a_seed_that_was_drawn_is_on_record(tmp_path):
     resumed = build(tmp_path, "SEED", -1, "SOLVER.MAX_ITER", 2)
     resumed.resume_or_load()
     assert load_cfg(str(tmp_path / "config.yaml"), []).SEED == trainer.seed == resumed.seed
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_run_that_finds_nothing_to_resume_says_so(tmp_path, caplog, resume):
+    """The folder may be misspelt, or its last_checkpoint not be copied with the rest."""
+    trainer = build(tmp_path, "SOLVER.MAX_ITER", 1)
+    with caplog.at_level(logging.WARNING, logger="rfpn"):
+        trainer.resume_or_load(resume)
+    said = f"OUTPUT_DIR {tmp_path} has no last_checkpoint to resume: the run starts anew"
+    assert (said in caplog.text) == resume
 
 
 def read(folder, *overrides):
