@@ -87,9 +87,13 @@ def read_logs(files: list[tuple[str, str]]) -> dict[str, dict[str, Series]]:
 
 
 def add_scores(logs: dict[str, dict[str, Series]], scores: list[tuple[str, int, float]]) -> dict[str, dict[str, Series]]:
-    """The logs with further scores in the series of IoU. Raises ValueError for a score whose run has no log."""
+    """The logs with further scores in the series of IoU. ValueError for a score whose run has no log, or has it twice."""
     logs = {name: dict(log) for name, log in logs.items()}
+    seen = set()
     for name, done, value in scores:
+        if (name, done) in seen:
+            raise ValueError(f"--score {name}={done}:{value}: each iteration of a run once")
+        seen.add((name, done))
         if name not in logs:
             raise ValueError(f"--score {name}={done}:{value}: no --log has that name, but {'; '.join(logs)}")
         points = dict(zip(*logs[name].get(_IOU, ([], []))))

@@ -27,7 +27,10 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--output", type=png_file, required=True, help="PNG file of the curves")
     arguments = parser.parse_args()
-    courses = named_courses(arguments.csv, dict(arguments.trained))
+    trained = dict(arguments.trained)
+    if len(trained) < len(arguments.trained):
+        parser.error("--trained: each name once")
+    courses = named_courses(arguments.csv, trained)
     plot_courses(str(arguments.output), courses, common_score(courses))
 
 

@@ -43,6 +43,8 @@ def read_courses(path: str) -> list[Course]:
             for row in csv.DictReader(file, strict=True):
                 model, dataset, step = row.pop("model"), row.pop("dataset"), int(row.pop("step"))
                 course = courses.setdefault((model, dataset), Course(model, dataset, range(0), {}))
+                if step in course.scores:
+                    raise ValueError(f"step {step} of {model}, {dataset} stands there twice")
                 course.scores[step] = {name: float(score) for name, score in row.items() if score}
     except (KeyError, TypeError, ValueError, csv.Error) as error:
         raise ValueError(f"{path}: no scores by step as of tools/evaluate_timesteps.py ({error})") from None

@@ -56,6 +56,8 @@ def test_tables_are_read_as_they_were_written(tmp_path):
         "model,step\na,1\n",
         'model,dataset,step,PQ\na,b,1,2\n"a"c,b,2,3\n',
         'model,dataset,step,PQ\na,b,1,2\na,b,2,"3',
+        # two tables in one file
+        "model,dataset,step,PQ\na,b,1,2\na,b,1,3\n",
     ],
 )
 def test_other_tables_are_refused(tmp_path, text):

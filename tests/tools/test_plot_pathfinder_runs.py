@@ -115,6 +115,7 @@ def test_wrong_arguments_are_named(log, tmp_path, monkeypatch, capsys):
         ([*one, "--score", "one=0:0.4"], "needs NAME=ITERATION:IOU"),
         ([*one, "--score", "one=15:40"], "needs NAME=ITERATION:IOU"),
         ([*one, "--score", "one=15"], "needs NAME=ITERATION:IOU"),
+        ([*one, "--score", "one=15:0.4", "--score", "one=15:0.5"], "--score one=15:0.5: each iteration of a run once"),
         ([*one, "--start", "two=15"], "--start two=15: no --log has that name"),
         ([*one, "--start", "one=0"], "needs NAME=ITERATION"),
         ([*one, "--start", "one=5", "--start", "one=7"], "--start one=7: each name once"),

@@ -58,6 +58,7 @@ def test_wrong_arguments_are_named(table, tmp_path, monkeypatch, capsys):
         ([*one, "--trained", "two=3", *out], "--trained two: no --csv has that name"),
         ([*one, "--trained", "one=0", *out], "--trained: '0' has no steps from 1"),
         ([*one, "--trained", "one", *out], "needs NAME=STEPS"),
+        ([*one, "--trained", "one=3", "--trained", "one=5", *out], "--trained: each name once"),
         ([*one, "--output", tmp_path / "a.xyz"], "does not end in .png"),
     ):
         with pytest.raises(SystemExit) as end:
