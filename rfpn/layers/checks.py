@@ -67,10 +67,13 @@ def start_of(layer, x: Tensor) -> Tensor:
 
 
 def check_next_state(cell: str, new, state: Tensor) -> None:
-    """TypeError or ValueError unless ``new``, which a cell made of ``state``, is a tensor of its shape. cell: its name."""
+    """TypeError or ValueError unless ``new``, made of ``state``, is a floating-point tensor of its shape. cell: its name."""
     if not isinstance(new, Tensor):
         found = type(new).__name__
         raise TypeError(f"{cell} must return the next state, a tensor, not {found}: concatenate several states over channels")
+    # states keep their type: the rest of complex or whole numbers would be lost at every step
+    if not new.is_floating_point():
+        raise TypeError(f"{cell} must return floating-point numbers, got {new.dtype}")
     if new.shape != state.shape:
         # a learned start, for one, may lack the samples of the drive
         channels = new.shape[:1] + new.shape[2:] == state.shape[:1] + state.shape[2:]

@@ -51,6 +51,18 @@ def test_cells_that_are_none_are_named():
         RecurrentLayer(Pair, 2)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
+def test_cells_of_other_numbers_are_named(dtype):
+    """Their imaginary parts, say, would be dropped at every step."""
+
+    class Other(nn.Module):
+        def forward(self, x, h):
+            return (x + h).to(dtype)
+
+    with pytest.raises(TypeError, match=f"Other must return floating-point numbers, got {dtype}"):
+        RecurrentLayer(Other(), 2)(torch.rand(1, 2, 3, 3))
+
+
 def test_steps_set_later_are_checked():
     layer = RecurrentLayer(HGRUCell(2, 3), 2)
     layer.steps = 0
