@@ -48,7 +48,7 @@ class Checkpointer(DetectionCheckpointer):
                 raise
             self.remove_partial()
             path = os.path.abspath(os.path.join(self.save_dir, name + ".pth"))
-            raise OSError(f"{path} could not be written: {reason.strerror or reason}; {_last_good(self.save_dir)}") from error
+            raise OSError(f"{path} could not be written: {reason.strerror or reason}; {last_good(self.save_dir)}") from error
 
     def tag_last_checkpoint(self, last_filename_basename: str) -> None:
         """Move a finished file to its name, then point ``last_checkpoint`` to it."""
@@ -238,10 +238,11 @@ def name_full_disk(folder: str):
             raise
         # a write to a file that is open fails without its name
         place = error.filename or f"OUTPUT_DIR {os.path.abspath(folder)}"
-        raise OSError(f"{place}: {error.strerror}; {_last_good(folder)}") from error
+        raise OSError(f"{place}: {error.strerror}; {last_good(folder)}") from error
 
 
-def _last_good(folder: str) -> str:
+def last_good(folder: str) -> str:
+    """The checkpoint in a folder that ``--resume`` goes on with, or that there is none, as a clause for the end of an error."""
     tag = Path(folder) / "last_checkpoint"
     return f"the last good checkpoint is {tag.read_text().strip() if tag.is_file() else 'none'}"
 

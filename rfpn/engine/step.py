@@ -171,8 +171,8 @@ class TrainStep(SimpleTrainer):
         """Count a step with these values not finite as skipped. FloatingPointError where no more may be skipped."""
         message = f"iteration {self.iter}: not finite: {', '.join(names)}"
         if self.skipped >= self.skip_nonfinite:
-            kept = "the weights were not changed and the last checkpoint is good"
-            raise FloatingPointError(f"{message}; {kept}; SOLVER.SKIP_NONFINITE leaves out so many such steps")
+            remedy = "SOLVER.SKIP_NONFINITE leaves out so many such steps"
+            raise FloatingPointError(f"{message}; the weights were not changed; {remedy}")
         self.skipped += 1
         get_event_storage().put_scalar("skipped_steps", self.skipped, smoothing_hint=False)
         logging.getLogger("rfpn").warning("%s; step skipped (%d of %d)", message, self.skipped, self.skip_nonfinite)

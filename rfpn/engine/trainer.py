@@ -16,7 +16,7 @@ from detectron2.utils import comm
 from rfpn.data.build import build_test_loader, build_train_loader, check_datasets
 from rfpn.data.files import whole_file
 from rfpn.engine import resume as resuming
-from rfpn.engine.checkpoint import Checkpointer, of_a_part
+from rfpn.engine.checkpoint import Checkpointer, last_good, of_a_part
 from rfpn.engine.freeze import train_only
 from rfpn.engine.hooks import purge_events, with_own_hooks
 from rfpn.engine.loader import run_seed, train_loader
@@ -150,8 +150,11 @@ class Trainer(DefaultTrainer):
         return scores
 
     def run_step(self) -> None:
-        """One step; it and its samples are counted."""
-        super().run_step()
+        """One step; it and its samples are counted. FloatingPointError, with the last good checkpoint: it is not finite."""
+        try:
+            super().run_step()
+        except FloatingPointError as error:
+            raise FloatingPointError(f"{error}; {last_good(self.cfg.OUTPUT_DIR)}") from error
         self._finished = self.iter + 1
         self.samples += self.cfg.SOLVER.IMS_PER_BATCH * self.cfg.SOLVER.ACCUMULATE
 

@@ -220,6 +220,18 @@ def test_tensorboard_shows_what_followed_a_checkpoint_once(start, tmp_path):
 
 
 @pytest.mark.usefixtures("contours")
+@pytest.mark.parametrize("saved, named", [(False, "none"), (True, "mine.pth")])
+def test_losses_that_are_not_finite_name_the_checkpoint_to_go_on_with_or_none(tmp_path, monkeypatch, saved, named):
+    options = [*SMALL, "DATASETS.TRAIN", "('tiny_contours',)", "DATASETS.TEST", "()", "OUTPUT_DIR", str(tmp_path)]
+    trainer = Trainer(load_cfg(str(CONTOURS), options))
+    if saved:
+        trainer.checkpointer.save("mine")
+    monkeypatch.setattr(trainer._trainer, "_losses", lambda data: {"loss": next(trainer.model.parameters()).sum() * np.nan})
+    with pytest.raises(FloatingPointError, match=f"not finite: loss; .*; the last good checkpoint is {named}$"):
+        trainer.train()
+
+
+@pytest.mark.usefixtures("contours")
 def test_a_checkpoint_from_before_the_first_step_starts_anew(tmp_path):
     options = [*SMALL, "DATASETS.TRAIN", "('tiny_contours',)", "DATASETS.TEST", "()", "OUTPUT_DIR", str(tmp_path)]
     cfg = load_cfg(str(CONTOURS), options)

@@ -62,6 +62,7 @@ def test_C6_infinite_head_weights_end_all_ranks_by_name(tmp_path, ranks):
     assert len(errors) == ranks
     for error in errors:
         assert "iteration 3: not finite: " in error and "loss_lipschitz" in error and "loss_mask" in error
+        assert error.endswith(f"the last good checkpoint is {good.name}")
     weights = torch.load(good, weights_only=True)["model"]
     assert all(value.isfinite().all() for value in weights.values())
     assert (tmp_path / "out" / "last_checkpoint").read_text() == good.name
