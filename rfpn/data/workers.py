@@ -12,10 +12,10 @@ from typing import Iterator
 def worker_pool(workers: int, start_method: str | None = None) -> ProcessPoolExecutor:
     """So many processes, which leave Ctrl-C to the main one (that tells of it and ends them) and end with it.
 
-    Where one is killed, as by the system, results raise ``BrokenProcessPool``. ``start_method`` is multiprocessing's.
+    Leaving its block waits for the tasks that are being done and drops all others: Ctrl-C takes as long as one task.
+    Where a process is killed, as by the system, results raise ``BrokenProcessPool``. ``start_method`` is multiprocessing's.
     """
-    context = multiprocessing.get_context(start_method)
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start)
+    return _Pool(workers, mp_context=multiprocessing.get_context(start_method), initializer=_start)
 
 
 @contextmanager
@@ -43,6 +43,16 @@ def refuse_unguarded() -> None:
     # multiprocessing's own mark, by which it refuses to start workers
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError("a program that starts workers must do its work below `if __name__ == '__main__':`")
+
+
+class _Pool(ProcessPoolExecutor):
+    def submit(self, *args, **kwargs):
+        """As the standard library's, which starts the processes here; interrupted half-way, it would leave them for ever."""
+        with interrupted_after():
+            return super().submit(*args, **kwargs)
+
+    def __exit__(self, *error):
+        self.shutdown(cancel_futures=True)
 
 
 def _start() -> None:

@@ -15,6 +15,8 @@ from rfpn.data.workers import worker_pool
 
 # Below this many pictures a process costs more than it saves.
 _IMAGES_A_WORKER = 25
+# At most: Ctrl-C waits for the tasks that are being done.
+_IMAGES_A_TASK = 8
 
 # Result group -> whether its categories are things; None is both.
 GROUPS = {"All": None, "Things": True, "Stuff": False}
@@ -55,11 +57,13 @@ def score_panoptic(
     categories = {c["id"]: c for c in gt["categories"]}
     workers = worker_count(len(pairs), workers)
     job = partial(_score_pairs, gt_folder=gt_folder, pred_folder=pred_folder, categories=categories)
+    size = min(_IMAGES_A_TASK, math.ceil(len(pairs) / workers))
+    tasks = [pairs[i : i + size] for i in range(0, len(pairs), size)]
     if workers == 1:
-        parts = [job(pairs)]
+        parts = list(map(job, tasks))
     else:
         with worker_pool(workers) as pool:  # leaving the block ends the processes
-            parts = list(pool.map(job, [pairs[i::workers] for i in range(workers)]))
+            parts = list(pool.map(job, tasks))
     total, mismatches = PQStat(), 0
     for stat, wrong_areas in parts:
         total += stat

@@ -168,6 +168,20 @@ def test_B7_workers_agree_and_none_is_left(tmp_path, monkeypatch):
     assert one["Things"]["rq"] == pytest.approx(3 / 4.5)
 
 
+def test_a_task_has_few_images(tmp_path, monkeypatch):
+    """Ctrl-C waits for those of the tasks that were begun."""
+
+    def counted(pairs, **options):
+        sizes.append(len(pairs))
+        return of_pairs(pairs, **options)
+
+    of_pairs, sizes = pq._score_pairs, []
+    monkeypatch.setattr(pq, "_score_pairs", counted)
+    pictures = [picture(HALF, BOX)] * 20
+    assert score(tmp_path, pictures, pictures, workers=1)["All"]["pq"] == 1.0
+    assert sizes == [8, 8, 4]
+
+
 @pytest.mark.parametrize("number", [torch.tensor, np.float32])
 def test_scores_of_segments_may_be_tensors_and_maps_of_8_bits(tmp_path, monkeypatch, number):
     monkeypatch.setenv("RFPN_DERIVED_DIR", str(tmp_path / "derived"))
