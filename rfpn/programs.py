@@ -1,9 +1,13 @@
 """How programs end early: with one line and an exit code."""
 
+import _thread
 import errno
 import os
 import re
+import signal
 import sys
+import threading
+import time
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Iterator
@@ -17,6 +21,8 @@ _REASONS = {
     errno.ENOTDIR: "is, or lies below, a file, where a folder is needed",
     errno.EISDIR: "is a folder, where a file is needed",
 }
+# Seconds until Ctrl-C comes again; what dropped it is over by then, as a rule.
+_SOON = 0.1
 
 
 @contextmanager
@@ -26,7 +32,8 @@ def one_line_errors() -> Iterator[None]:
     Exit codes: 2 for wrong input or a process that was lost, 3 for numbers that are not finite, 130 for Ctrl-C.
     """
     try:
-        yield
+        with _no_lost_interrupts():
+            yield
     except BrokenProcessPool:
         _end("error: a process was killed from outside, perhaps for lack of memory; use fewer workers", 2)
     except INPUT_ERRORS as error:
@@ -44,6 +51,46 @@ def one_line_errors() -> Iterator[None]:
         _end(f"error: {error_text(error).rstrip('.')}, perhaps for lack of memory; set a smaller DATALOADER.NUM_WORKERS", 2)
     except KeyboardInterrupt:
         _end("interrupted", 130)
+
+
+@contextmanager
+def _no_lost_interrupts() -> Iterator[None]:
+    """Let Ctrl-C come again where Python reports and drops it: in ``__del__`` (of a loader, say) and in callbacks.
+
+    Raises:
+        KeyboardInterrupt: also in place of an error that came of it, as where a library's clean-up stumbles over what it left.
+    """
+    report, coming = sys.unraisablehook, False
+
+    def report_or_repeat(dropped) -> None:
+        nonlocal coming
+        if dropped.exc_type is not KeyboardInterrupt:
+            report(dropped)
+            return
+        coming = True
+        # not threading's, whose locks may be held by what was interrupted
+        _thread.start_new_thread(_interrupt_soon, ())
+
+    sys.unraisablehook = report_or_repeat
+    try:
+        yield
+        if coming:
+            # after the block nothing would expect it
+            time.sleep(10 * _SOON)
+    except Exception as error:
+        before = error
+        while before := before.__context__:
+            if isinstance(before, KeyboardInterrupt):
+                raise before from None
+        raise
+    finally:
+        sys.unraisablehook = report
+
+
+def _interrupt_soon() -> None:
+    time.sleep(_SOON)
+    # one to the process may reach another thread, and would not wake the main one
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 
 def error_text(error: Exception) -> str:

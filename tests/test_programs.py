@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
@@ -48,6 +49,25 @@ def fail(error):
     raise error
 
 
+def stumble():
+    """As libraries do whose clean-up relies on what was left half done."""
+    try:
+        raise KeyboardInterrupt
+    finally:
+        {}["what is not there yet"]
+
+
+class Interrupted:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+def lose_an_interrupt():
+    """Python reports what is raised in __del__, and goes on."""
+    Interrupted()
+    time.sleep(20)
+
+
 @pytest.mark.parametrize(
     "run, code, line",
     [
@@ -63,6 +83,9 @@ def fail(error):
         (lambda: open(PROGRAMS), 2, f"error: {PROGRAMS}: is a folder, where a file is needed"),
         (lambda: fail(FloatingPointError("iteration 3: not finite: loss")), 3, "error: iteration 3: not finite: loss"),
         (lambda: fail(KeyboardInterrupt()), 130, "interrupted"),
+        (stumble, 130, "interrupted"),
+        (lose_an_interrupt, 130, "interrupted"),
+        (Interrupted, 130, "interrupted"),
         (lambda: read_by_a_worker(ValueError("photo.png: is\ncut short")), 2, "error: photo.png: is cut short"),
         # told of with the name of its module
         (lambda: read_by_a_worker(SizeMismatchError("photo.png: 2x2")), 2, "error: photo.png: 2x2"),
