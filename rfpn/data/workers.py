@@ -12,7 +12,7 @@ from typing import Iterator
 def worker_pool(workers: int, start_method: str | None = None) -> ProcessPoolExecutor:
     """So many processes, which leave Ctrl-C to the main one (that tells of it and ends them) and end with it.
 
-    Leaving its block waits for the tasks that are being done and drops all others: Ctrl-C takes as long as one task.
+    Leaving its block waits for the tasks that processes have, about two each, and drops all others: Ctrl-C takes as long.
     Where a process is killed, as by the system, results raise ``BrokenProcessPool``. ``start_method`` is multiprocessing's.
     """
     return _Pool(workers, mp_context=multiprocessing.get_context(start_method), initializer=_start)
@@ -20,7 +20,7 @@ def worker_pool(workers: int, start_method: str | None = None) -> ProcessPoolExe
 
 @contextmanager
 def interrupted_after() -> Iterator[None]:
-    """Let Ctrl-C take effect at the end of the block; processes that are forked within leave it to this one.
+    """Let Ctrl-C take effect at the end of the block; processes that are started within leave it to this one.
 
     Python loses an interrupt that comes while it forks: that its workers were gone would be all that this process heard of it.
     """
@@ -30,9 +30,12 @@ def interrupted_after() -> Iterator[None]:
         return
     came = []
     handler = signal.signal(signal.SIGINT, lambda *_: came.append(True))
+    # for the processes, which inherit it, also where they are spawned; here another thread may get the signal
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGINT, handler)
         if came:
             signal.raise_signal(signal.SIGINT)

@@ -33,3 +33,11 @@ def test_ctrl_c_does_not_wait_for_tasks_that_have_not_begun():
             pool.submit(time.sleep, 0.2)
         raise KeyboardInterrupt
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_ctrl_c_does_not_reach_workers_that_start(start_method):
+    """Each would print a traceback and be gone."""
+    with worker_pool(1, start_method) as pool:
+        assert signal.SIGINT in pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, []).result()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])

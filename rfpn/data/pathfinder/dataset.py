@@ -19,7 +19,7 @@ from rfpn.data.pathfinder.settings import SPLITS, PathfinderSettings, whole_numb
 from rfpn.data.workers import refuse_unguarded, worker_pool
 
 SAMPLES_PER_FOLDER = 1000
-SAMPLES_PER_TASK = 50
+SAMPLES_PER_TASK = 10  # Ctrl-C waits for the tasks that processes have, two each
 MOST_SAMPLES = 10_000_000  # more are a slip of the keyboard
 MANIFEST = "manifest.json"
 UNFINISHED = "manifest.unfinished.json"
