@@ -44,6 +44,8 @@ class Checkpointer(DetectionCheckpointer):
         # torch turns a failed write into a RuntimeError, with the reason as its context
         except (OSError, RuntimeError) as error:
             reason = error if isinstance(error, OSError) else error.__context__
+            if isinstance(reason, KeyboardInterrupt):
+                raise reason from None
             if not isinstance(reason, OSError):
                 raise
             self.remove_partial()

@@ -1,5 +1,6 @@
 """A run that is killed again and again ends like one that never was."""
 
+import io
 import json
 import os
 import re
@@ -229,6 +230,32 @@ def test_losses_that_are_not_finite_name_the_checkpoint_to_go_on_with_or_none(tm
     monkeypatch.setattr(trainer._trainer, "_losses", lambda data: {"loss": next(trainer.model.parameters()).sum() * np.nan})
     with pytest.raises(FloatingPointError, match=f"not finite: loss; .*; the last good checkpoint is {named}$"):
         trainer.train()
+
+
+class InterruptedFile(io.BytesIO):
+    """Ctrl-C comes with the third write; one with the first stays what it is."""
+
+    writes = 0
+
+    def write(self, content):
+        self.writes += 1
+        if self.writes == 3:
+            raise KeyboardInterrupt
+        return super().write(content)
+
+
+@pytest.mark.usefixtures("contours")
+def test_ctrl_c_while_a_checkpoint_is_written_is_no_error_in_the_log(tmp_path, monkeypatch, caplog):
+    """torch makes a RuntimeError of it."""
+    options = [*SMALL, "DATASETS.TRAIN", "('tiny_contours',)", "DATASETS.TEST", "()", "OUTPUT_DIR", str(tmp_path)]
+    trainer = Trainer(load_cfg(str(CONTOURS), [*options, "SOLVER.MAX_ITER", 2, "SOLVER.CHECKPOINT_PERIOD", 1]))
+    trainer.checkpointer.save("mine")
+    save = torch.save
+    monkeypatch.setattr(torch, "save", lambda data, file: save(data, InterruptedFile()))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert "Exception during training" not in caplog.text
+    assert (tmp_path / "last_checkpoint").read_text() == "mine.pth"
 
 
 @pytest.mark.usefixtures("contours")
