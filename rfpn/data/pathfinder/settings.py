@@ -9,6 +9,7 @@ SPLITS = ("train", "test")
 PUBLISHED_SHARE = {14: 0.0030, 20: 0.0041, 25: 0.0050}
 SHARE_TOLERANCE = 0.0008
 MOST_WINDOW = 4096  # a larger one would fill the memory
+LEAST_RADIUS = 1.21  # of a disc that covers a whole pixel wherever its centre lies: (1 + sqrt(2)) / 2
 
 
 class GenerationError(ValueError):
@@ -63,6 +64,10 @@ class PathfinderSettings:
             raise ValueError(f"padding {self.padding} leaves no room for contours in a window of {self.window}")
         if self.padding < self.marker_radius + 1:
             raise ValueError(f"padding {self.padding} must exceed marker_radius {self.marker_radius} by 1 or more")
+        if self.marker_radius < LEAST_RADIUS:
+            raise ValueError(
+                f"marker_radius {self.marker_radius} gives no white pixel at some places: set it to {LEAST_RADIUS} or more"
+            )
         if self.continuity < 1:
             raise ValueError(f"continuity {self.continuity} must be 1 or more: dashes would turn by over 90 degrees")
         if not 0.5 <= self.target_level <= 1:

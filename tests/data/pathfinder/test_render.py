@@ -14,7 +14,7 @@ from rfpn.data.pathfinder.render import (
     find_problem,
     target_share,
 )
-from rfpn.data.pathfinder.settings import GenerationError, PathfinderSettings
+from rfpn.data.pathfinder.settings import LEAST_RADIUS, GenerationError, PathfinderSettings
 
 SETTINGS = PathfinderSettings(14)
 EIGHT = np.ones((3, 3))
@@ -140,6 +140,13 @@ def test_a_broken_chain_is_found():
 
 def test_the_marker_has_the_area_of_its_disc():
     assert _disc_coverage(150.3, 149.8, SETTINGS)[1].sum() == pytest.approx(np.pi * 25, rel=0.02)
+
+
+def test_the_smallest_marker_has_a_white_pixel_wherever_it_lies():
+    """One of radius 1.2 has none at the corner of four pixels."""
+    smallest = dataclasses.replace(SETTINGS, marker_radius=LEAST_RADIUS)
+    places = 150 + np.linspace(0, 1, 11)
+    assert all((_disc_coverage(x, y, smallest)[1] >= 1).any() for x in places for y in places)
 
 
 def test_target_share_is_that_of_bicubic_resizing_to_half_size(drawn):

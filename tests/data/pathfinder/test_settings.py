@@ -48,6 +48,7 @@ def test_lengths_of_other_types_of_number_are_taken(value):
         ({"continuity": 0.5}, "continuity"),
         ({"thickness": 1.0}, "would break strokes"),
         ({"gap": 1.0}, "lets dashes touch"),
+        ({"marker_radius": 1.2}, "set it to 1.21 or more"),
         ({"marker_radius": 9.0}, "hides more than the first dash"),
     ],
 )
