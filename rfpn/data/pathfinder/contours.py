@@ -15,7 +15,7 @@ from rfpn.data.pathfinder.settings import GenerationError, PathfinderSettings
 TURNS_PER_DASH = 8  # candidates for one dash before it counts as a dead end
 DEAD_ENDS_PER_CONTOUR = 5  # dead ends before a contour is given up
 PLACES_PER_DISTRACTOR = 100  # before the whole sample starts afresh
-CANDIDATES_PER_SAMPLE = 200_000  # about two seconds, before the sample is given up
+CANDIDATES_PER_SAMPLE = 500_000  # some seconds, before the sample is given up; with fewer a rare one ends a long run
 
 
 class Dash(NamedTuple):

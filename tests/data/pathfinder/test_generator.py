@@ -73,6 +73,11 @@ def test_samples_at_the_edge_of_the_settings_pass_their_checks(options):
         generate_sample(14, 11, index, **options)
 
 
+def test_a_rare_sample_that_takes_long_is_drawn_too():
+    """The only one of the first 800 with these settings that takes over 200,000 candidates, six times the mean."""
+    assert (generate_sample(9, 0, 693, window=96, padding=6)[2]["contour"] == 0).sum() == 9
+
+
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="split must be one of train, test"):
         generate_sample(6, 0, 0, "val")
