@@ -56,12 +56,12 @@ class RecurrentLayer(nn.Module):
 
     A cell is any module that maps (x, state) to the next state and treats the first dimension as samples. Optional:
     ``state_channels`` (channels of the state where they differ from x's), ``hidden(state)`` (the part that is output),
-    ``batch_statistics`` (True if samples influence each other). Norms that keep running statistics update them at
-    every step. ``torch.compile`` of a model around the layer works (the step whose Jacobian is asked for runs as it is); a
-    cell that is itself compiled, or has fused attention, can have no penalty but ``secant``: neither has second derivatives.
-    A subclass may learn its ``initial_state`` by ``bptt``, or ``tbptt`` of at most ``window`` steps; ``rbp`` leaves it alone.
-    Under ``rbp`` only a step is held: ``torch.utils.checkpoint`` around the layer would run all steps anew for each term,
-    and with ``use_reentrant=True`` give a penalty of 0.
+    ``batch_statistics`` (True if samples influence each other). Norms that keep running statistics update them at every step.
+    ``torch.compile`` of a model around the layer works (the step whose Jacobian is asked for runs as it is), but compiles for
+    each number of steps anew: with ``extra_steps`` compile the cell. A cell that is compiled, or has fused attention, can have
+    no penalty but ``secant``: neither has second derivatives. A subclass may learn its ``initial_state`` by ``bptt``, or
+    ``tbptt`` of at most ``window`` steps; ``rbp`` leaves it alone. Under ``rbp`` only a step is held:
+    ``torch.utils.checkpoint`` around it would run all steps anew for each term, with ``use_reentrant=True`` at a penalty of 0.
     """
 
     # seeds the drawn number of steps; a trainer sets it alike in all processes, None leaves it to torch's random state

@@ -142,6 +142,27 @@ def test_compiled_cells_can_have_the_secant_penalty(gradient):
     assert_close(dict(zip(wanted, found(torch.compile(cell, backend="aot_eager")).values())), wanted, 1e-5)
 
 
+@pytest.mark.parametrize("compiles", ["cell", "layer"])
+def test_a_drawn_number_of_steps_is_compiled_anew_with_the_layer_and_not_with_the_cell(compiles):
+    torch.compiler.reset()
+    made, x = [], torch.rand(2, 4, 5, 5)
+
+    def backend(graph, _):
+        made.append(graph)
+        return graph.forward
+
+    def compiled(module, wanted):
+        return torch.compile(module, backend=backend) if compiles == wanted else module
+
+    layer = RecurrentLayer(compiled(ConvCell(), "cell"), 4, extra_steps=4, lipschitz=True, probe="secant")
+    run, counts = compiled(layer, "layer"), []
+    for layer.steps_seed in range(6):
+        output = run(x)
+        (output.hidden.sum() + output.penalty).backward()
+        counts.append(len(made))
+    assert (counts[-1] > counts[0]) == (compiles == "layer")
+
+
 def test_test_steps_follow_training_steps_set_later_unless_they_were_set():
     x = random((4, 6))
     layer, apart = RecurrentLayer(TanhCell(), 3).eval(), RecurrentLayer(TanhCell(), 3, test_steps=7).eval()
