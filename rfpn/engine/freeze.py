@@ -20,8 +20,9 @@ def train_only(model: nn.Module, names: tuple[str, ...]) -> None:
     for parameter in model.parameters():
         parameter.requires_grad_(parameter.requires_grad and parameter in trained)
     for module in model.modules():
-        if isinstance(module, _BatchNorm) and module not in parts:
-            # a hook, because model.train() would set the norm to training again
+        # a hook, because model.train() would set the norm to training again; none on norms that keep no statistics, such as
+        # the contour cell's, which would lose its fast form
+        if isinstance(module, _BatchNorm) and module.track_running_stats and module not in parts:
             module.register_forward_pre_hook(_evaluate)
 
 

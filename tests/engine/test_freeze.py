@@ -5,6 +5,8 @@ import torch
 from torch import nn
 
 from rfpn.engine.freeze import train_only
+from rfpn.layers import HGRUCell, RecurrentLayer
+from rfpn.layers.plain import PlainForm
 
 
 def _model() -> nn.Module:
@@ -45,6 +47,13 @@ def test_the_trained_part_keeps_its_statistics_moving():
     train_only(model, ("head",))
     _step(model)
     assert model["head"][1].running_mean.any() and model["head"][1].num_batches_tracked == 1
+
+
+def test_a_frozen_cell_keeps_its_fast_form():
+    """Its norms have no statistics to keep, and hooks on them would let it run plain."""
+    layer = RecurrentLayer(HGRUCell(2, 11), 3)
+    train_only(nn.ModuleDict({"layer": layer, "readout": nn.Conv2d(2, 2, 1)}), ("readout",))
+    assert not isinstance(layer.form(torch.rand(2, 2, 12, 12)), PlainForm)
 
 
 def test_parameters_that_were_frozen_stay_so():
