@@ -80,7 +80,9 @@ def _serves_cpu(x: Tensor) -> bool:
 
 
 def _bind_hgru(cell: nn.Module, x: Tensor):
-    if x.dtype != torch.float32 or cell.channels > _MOST_SPECTRAL_CHANNELS:
+    half = autocast_dtype(x) == torch.bfloat16
+    # states are float32 under autocast, whatever the drive is
+    if not (x.dtype == torch.float32 or half and x.dtype == torch.bfloat16) or cell.channels > _MOST_SPECTRAL_CHANNELS:
         return None
     # the plain form tells that there is nothing to normalise
     if x.numel() <= x.shape[1]:
@@ -91,7 +93,6 @@ def _bind_hgru(cell: nn.Module, x: Tensor):
     from rfpn.layers.fast.spectral import canvas_shape
 
     m, c, s1, s2 = canvas_shape(x, cell.inhibition.kernel_size[0])
-    half = autocast_dtype(x) == torch.bfloat16
     # canvases, with their tangents, and kernels' spectra
     if max(2 * m, c) * c * s1 * s2 > _MOST_ELEMENTS or s1 * s2 > _MOST_PROGRAMS * _FREQUENCIES[half]:
         return None

@@ -24,7 +24,7 @@ class FastHGRU(FastForm):
     def __init__(self, cell, x: Tensor):
         """
         Args:
-            cell: HGRUCell. x: (N, C, H, W) drive, float32 or float64.
+            cell: HGRUCell. x: (N, C, H, W) drive, float32 or float64; under bfloat16 autocast also bfloat16.
         """
         super().__init__(cell)
         self.kernel_size = cell.inhibition.kernel_size[0]
@@ -53,7 +53,7 @@ class FastHGRU(FastForm):
     def iterate(self, x: Tensor, h: Tensor, steps: int) -> Tensor:
         """The state after ``steps`` steps from h, both (N, C, H, W), without a graph."""
         check_state(x, h)
-        x, h = x.contiguous(), h.contiguous()
+        x, h = _widened(x), h.contiguous()
         if steps > 0:
             self.stages.gate(h, self._gated, self.weights)
         for step in range(steps):
@@ -64,18 +64,18 @@ class FastHGRU(FastForm):
 
     def compute(self, x: Tensor, h: Tensor) -> tuple[Tensor, Step]:
         """The next state, (N, C, H, W), and what the step left."""
-        x, h = x.contiguous(), h.contiguous()
+        x, h = _widened(x), h.contiguous()
         made = self._own_step(x, h)
         return self.stages.update(made.z2, made.m2, made.s, h, self.weights, None), made
 
     def gradient(self, kept: list[Tensor], *maps: Tensor | None) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """See :class:`rfpn.layers.fast.form.FastForm`."""
-        return step_gradient(self, Step(*kept), *(None if t is None else t.contiguous() for t in maps))
+        return step_gradient(self, Step(*kept), *(None if t is None else _widened(t) for t in maps))
 
     @torch.no_grad()
     def linearize(self, x: Tensor, h: Tensor) -> "Linearization":
         """The step from h with its Jacobian."""
-        x, h = x.contiguous(), h.contiguous()
+        x, h = _widened(x), h.contiguous()
         made = self._own_step(x, h)
         state, factors = self.stages.linearize(
             made.z1, made.m1, made.z2, made.m2, made.s, x, h, self.weights, self._factor_dtype
@@ -118,6 +118,11 @@ class Linearization(NamedTuple):
         stages.norm_adjoint(ds, f.inhibit, f.z1, sums, self.gains[0], canvas)
         y1 = spectral.correlate(canvas, spectra[0], transposed=True)[1]
         return stages.through_inhibition(y1, v, ds, f, weights)
+
+
+def _widened(x: Tensor) -> Tensor:
+    """A map in one piece, in float32 or wider: under autocast a drive comes in half precision, and states do not."""
+    return x.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
 
 
 def _weights(cell) -> Weights:

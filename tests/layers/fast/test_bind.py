@@ -269,3 +269,11 @@ def test_hooks_on_all_modules_are_called(kind):
     finally:
         handle.remove()
     assert _bound(cell, "hgru")
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16, torch.float16])
+def test_hgru_takes_drives_of_bfloat16_under_its_autocast_alone(autocast):
+    """A convolution before it gives such, and states are float32 then."""
+    drive = torch.rand(DRIVES["hgru"]).bfloat16()
+    with torch.autocast("cpu", autocast, enabled=autocast is not None):
+        assert _bound(hgru(), "hgru", drive) == (autocast is torch.bfloat16)

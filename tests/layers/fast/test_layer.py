@@ -170,14 +170,16 @@ def test_states_of_another_size_are_refused(kind, device):
             next(layer.unroll(x, 2, state))
 
 
-def test_hgru_under_bfloat16_autocast(device):
+@pytest.mark.parametrize("drive", [torch.float32, torch.bfloat16])
+def test_hgru_under_bfloat16_autocast(drive, device):
     torch.manual_seed(2)
     x, g = torch.rand(3, 4, 9, 12, device=device), torch.randn(3, 4, 9, 12, device=device)
     fast, plain = (RecurrentLayer(hgru(device=device), 6, lipschitz=True, coefficient=0.0, fast=f) for f in ("auto", "off"))
-    wanted = _run(plain, x, g)
+    x = x.to(drive)
+    wanted = _run(plain, x.float(), g)
     with torch.autocast(device, torch.bfloat16):
         form = fast.form(x)
-        assert {t.dtype for t in (*form.linearize(x, x).factors, *form.spectra)} == {torch.bfloat16}
+        assert {t.dtype for t in (*form.linearize(x, x.float()).factors, *form.spectra)} == {torch.bfloat16}
         output, found = _run(fast, x, g)
     assert output.hidden.dtype == torch.float32
     assert_close(output.hidden, wanted[0].hidden, 3e-3, "hidden")
