@@ -81,7 +81,7 @@ def _serves_cpu(x: Tensor) -> bool:
 
 def _bind_hgru(cell: nn.Module, x: Tensor):
     half = autocast_dtype(x) == torch.bfloat16
-    # states are float32 under autocast, whatever the drive is
+    # a convolution under autocast gives such a drive; steps work in float32
     if not (x.dtype == torch.float32 or half and x.dtype == torch.bfloat16) or cell.channels > _MOST_SPECTRAL_CHANNELS:
         return None
     # the plain form tells that there is nothing to normalise

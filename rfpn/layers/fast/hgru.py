@@ -53,7 +53,7 @@ class FastHGRU(FastForm):
     def iterate(self, x: Tensor, h: Tensor, steps: int) -> Tensor:
         """The state after ``steps`` steps from h, both (N, C, H, W), without a graph."""
         check_state(x, h)
-        x, h = _widened(x), h.contiguous()
+        x, h = _widened(x), _widened(h)
         if steps > 0:
             self.stages.gate(h, self._gated, self.weights)
         for step in range(steps):
@@ -64,7 +64,7 @@ class FastHGRU(FastForm):
 
     def compute(self, x: Tensor, h: Tensor) -> tuple[Tensor, Step]:
         """The next state, (N, C, H, W), and what the step left."""
-        x, h = _widened(x), h.contiguous()
+        x, h = _widened(x), _widened(h)
         made = self._own_step(x, h)
         return self.stages.update(made.z2, made.m2, made.s, h, self.weights, None), made
 
@@ -75,7 +75,7 @@ class FastHGRU(FastForm):
     @torch.no_grad()
     def linearize(self, x: Tensor, h: Tensor) -> "Linearization":
         """The step from h with its Jacobian."""
-        x, h = _widened(x), h.contiguous()
+        x, h = _widened(x), _widened(h)
         made = self._own_step(x, h)
         state, factors = self.stages.linearize(
             made.z1, made.m1, made.z2, made.m2, made.s, x, h, self.weights, self._factor_dtype
@@ -121,7 +121,7 @@ class Linearization(NamedTuple):
 
 
 def _widened(x: Tensor) -> Tensor:
-    """A map in one piece, in float32 or wider: under autocast a drive comes in half precision, and states do not."""
+    """A map in one piece, in float32 or wider: under autocast a drive, and a start made like it, comes in half precision."""
     return x.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
 
 

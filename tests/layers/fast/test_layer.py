@@ -170,6 +170,23 @@ def test_states_of_another_size_are_refused(kind, device):
             next(layer.unroll(x, 2, state))
 
 
+class _HalfStart(RecurrentLayer):
+    def initial_state(self, x):
+        return torch.zeros_like(x, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("gradient", ["rbp", "bptt"])
+def test_hgru_goes_on_in_float32_from_a_start_in_half_precision(gradient, device):
+    """Such as a subclass may make of a drive under autocast; kernels have one type."""
+    x, g = torch.rand(SHAPES["hgru"], device=device), torch.randn(SHAPES["hgru"], device=device)
+    options = {"gradient": gradient, "lipschitz": True, "coefficient": 0.0}
+    cell = hgru(device=device)
+    wanted, found = (_run(kind(cell, 3, **options), x, g) for kind in (RecurrentLayer, _HalfStart))
+    assert_close(found[0].hidden, wanted[0].hidden, 1e-6)
+    for name, expected in wanted[1].items():
+        assert_close(found[1][name], expected, 1e-5, name)
+
+
 @pytest.mark.parametrize("drive", [torch.float32, torch.bfloat16])
 def test_hgru_under_bfloat16_autocast(drive, device):
     torch.manual_seed(2)
