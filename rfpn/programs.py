@@ -63,6 +63,7 @@ def _no_lost_interrupts() -> Iterator[None]:
     report, coming = sys.unraisablehook, False
 
     def report_or_repeat(dropped) -> None:
+        """As Python reports what it drops, but for Ctrl-C."""
         nonlocal coming
         if dropped.exc_type is not KeyboardInterrupt:
             report(dropped)

@@ -139,7 +139,7 @@ class Trainer(DefaultTrainer):
         """As Detectron2's, and the last scores always, on the main process: {} where nothing was evaluated.
 
         Raises:
-            ValueError: ``TEST.EXPECTED_RESULTS`` names a task that the evaluation did not give.
+            ValueError: ``TEST.EXPECTED_RESULTS`` names a task or a metric that the evaluation did not give.
         """
         TrainerBase.train(self, self.start_iter, self.max_iter)
         if not comm.is_main_process():

@@ -57,7 +57,7 @@ def score_panoptic(
     categories = {c["id"]: c for c in gt["categories"]}
     workers = worker_count(len(pairs), workers)
     job = partial(_score_pairs, gt_folder=gt_folder, pred_folder=pred_folder, categories=categories)
-    size = min(_IMAGES_A_TASK, math.ceil(len(pairs) / workers))
+    size = min(_IMAGES_A_TASK, len(pairs) // workers or 1)
     tasks = [pairs[i : i + size] for i in range(0, len(pairs), size)]
     if workers == 1:
         parts = list(map(job, tasks))

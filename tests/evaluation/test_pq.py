@@ -168,6 +168,10 @@ def test_B7_workers_agree_and_none_is_left(tmp_path, monkeypatch):
     assert one["Things"]["rq"] == pytest.approx(3 / 4.5)
 
 
+def test_a_set_without_images_has_no_score(tmp_path):
+    assert math.isnan(score(tmp_path, [], [])["All"]["pq"])
+
+
 def test_a_task_has_few_images(tmp_path, monkeypatch):
     """Ctrl-C waits for those of the tasks that were begun."""
 
