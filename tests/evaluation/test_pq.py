@@ -169,7 +169,8 @@ def test_B7_workers_agree_and_none_is_left(tmp_path, monkeypatch):
 
 
 def test_a_set_without_images_has_no_score(tmp_path):
-    assert math.isnan(score(tmp_path, [], [])["All"]["pq"])
+    empty = {"categories": [{"id": 1, "isthing": 1}], "annotations": []}
+    assert math.isnan(pq.score_panoptic(empty, str(tmp_path), [], str(tmp_path))["All"]["pq"])
 
 
 def test_a_task_has_few_images(tmp_path, monkeypatch):
