@@ -16,7 +16,7 @@ def refuse_batches(*cotangents: Tensor | None) -> None:
         raise RuntimeError("a fast form takes one cotangent at a time, none of vmap's or is_grads_batched: use fast='off'")
 
 
-def check_state(x: Tensor, h: Tensor) -> None:
+def _check_state(x: Tensor, h: Tensor) -> None:
     """ValueError for a state h of another shape than the drive's: kernels would read beyond the end of a smaller one."""
     if h.shape != x.shape:
         raise ValueError(f"a state like the drive is needed, {tuple(x.shape)}, got {tuple(h.shape)}")
@@ -60,9 +60,10 @@ class _Recorded(torch.autograd.Function):
 class FastForm:
     """A cell made ready for one forward pass. What it records can be differentiated once.
 
-    Subclasses give ``iterate(x, h, steps)``; ``compute(x, h)``, the next state and what tensors its gradient needs;
-    ``linearize(x, h)``, a step with ``state``, ``transpose`` and these tensors as ``kept``; ``gradient(kept, x, h, cotangent,
-    direction, vector)``, that of ⟨cotangent, F(x, h)⟩ + ⟨direction, Jᵀ·vector⟩ for x, h and, by name, every parameter.
+    Subclasses give ``run(x, h, steps)``, what :meth:`iterate` returns; ``compute(x, h)``, the next state and what tensors its
+    gradient needs; ``linearize(x, h)``, a step with ``state``, ``transpose`` and these tensors as ``kept``; ``gradient(kept, x,
+    h, cotangent, direction, vector)``, that of ⟨cotangent, F(x, h)⟩ + ⟨direction, Jᵀ·vector⟩ for x, h and, by name, every
+    parameter.
     ``stages`` is the module whose functions work between the large products.
     """
 
@@ -72,17 +73,22 @@ class FastForm:
         self.parameters = dict(cell.named_parameters())
         self._versions = [version(parameter) for parameter in self.parameters.values()]
 
+    def iterate(self, x: Tensor, h: Tensor, steps: int) -> Tensor:
+        """The state ``steps`` steps after h, both (R, C, H, W), without a graph. ValueError as :meth:`step`."""
+        _check_state(x, h)
+        return self.run(x, h, steps)
+
     def step(self, x: Tensor, h: Tensor) -> Tensor:
         """The next state, recorded by autograd where it is on. ValueError for a state of another shape than x's."""
-        check_state(x, h)
+        _check_state(x, h)
         self.refuse_changed_weights("between two steps: begin anew from the last state")
         if not torch.is_grad_enabled():
-            return self.iterate(x, h, 1)
+            return self.run(x, h, 1)
         return _Recorded.apply(self, None, x, h, None, *self.parameters.values())[0]
 
     def record(self, x: Tensor, previous: Tensor, probe: str | None) -> RecordedStep:
         """One step from ``previous`` with its Jacobian; see :meth:`rfpn.layers.plain.PlainForm.record`."""
-        check_state(x, previous)
+        _check_state(x, previous)
         step = self.linearize(x, previous)
         # a leaf is the layer's own start of the recorded steps: nothing asks for its gradient
         source = previous.detach() if previous.is_leaf else previous

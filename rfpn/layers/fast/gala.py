@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from rfpn.layers.fast import available, gala_adjoint_stages, gala_stages
 from rfpn.layers.fast.gala_adjoint import step_gradient
-from rfpn.layers.fast.form import FastForm, check_state
+from rfpn.layers.fast.form import FastForm
 from rfpn.layers.fast.gala_stages import GateFactors, InhibitFactors, UpdateFactors, Weights
 
 
@@ -40,9 +40,8 @@ class FastGALA(FastForm):
             self.stages, self.adjoint_stages = gala_triton, gala_adjoint_triton
 
     @torch.no_grad()
-    def iterate(self, x: Tensor, h: Tensor, steps: int) -> Tensor:
+    def run(self, x: Tensor, h: Tensor, steps: int) -> Tensor:
         """The state after ``steps`` steps from h, both (R, C, H, W), without a graph."""
-        check_state(x, h)
         x, h = _channels_last(x), _channels_last(h)
         half = h.to(self.half)
         for _ in range(steps):
@@ -51,7 +50,7 @@ class FastGALA(FastForm):
 
     def compute(self, x: Tensor, h: Tensor) -> tuple[Tensor, tuple]:
         """The next state, (R, C, H, W), and nothing: its gradient computes the step again."""
-        return self.iterate(x, h, 1), ()
+        return self.run(x, h, 1), ()
 
     def gradient(self, kept: list[Tensor], *maps: Tensor | None) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """See :class:`rfpn.layers.fast.form.FastForm`."""

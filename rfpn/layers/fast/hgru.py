@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rfpn.layers.fast import available, hgru_adjoint_stages, hgru_stages, spectral
-from rfpn.layers.fast.form import FastForm, check_state
+from rfpn.layers.fast.form import FastForm
 from rfpn.layers.fast.hgru_adjoint import Step, step_gradient
 from rfpn.layers.fast.hgru_stages import Factors, Weights
 from rfpn.layers.modes import autocast_dtype
@@ -50,9 +50,8 @@ class FastHGRU(FastForm):
         return rows, columns
 
     @torch.no_grad()
-    def iterate(self, x: Tensor, h: Tensor, steps: int) -> Tensor:
+    def run(self, x: Tensor, h: Tensor, steps: int) -> Tensor:
         """The state after ``steps`` steps from h, both (N, C, H, W), without a graph."""
-        check_state(x, h)
         x, h = _widened(x), _widened(h)
         if steps > 0:
             self.stages.gate(h, self._gated, self.weights)
